@@ -1,0 +1,243 @@
+"""Search parameters: their defaults, their bounds, and where a value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .sql_functions import (
+    DEFAULT_HALF_LIFE_DAYS,
+    DEFAULT_TEXT_WEIGHT,
+    DEFAULT_VECTOR_WEIGHT,
+    parse_moment,
+)
+
+PLUGIN_NAME = "datasette-agent-memory"
+
+#: sqlite-vec refuses a KNN query for more.
+MAX_CANDIDATES = 4096
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+class ParameterError(ValueError):
+    """A search parameter has a bad value; the message names it."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One search parameter, as it is on the page, in the JSON API and at the command line."""
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    is_date: bool = False
+
+    @property
+    def field(self) -> str:
+        """Its attribute in SearchOptions, where Python's own words are not to be had."""
+        return "lambda_" if self.name == "lambda" else self.name
+
+    def parse(self, value: object) -> Any:
+        """The value in the parameter's type; raises ParameterError."""
+        text = str(value).strip()
+        if self.choices:
+            if text not in self.choices:
+                raise self._error("one of " + ", ".join(self.choices), text)
+            return text
+        if self.type is bool:
+            if text.lower() not in _TRUE | _FALSE:
+                raise self._error("0 or 1", text)
+            return text.lower() in _TRUE
+        if self.type in (int, float):
+            try:
+                number = self.type(text)
+            except ValueError:
+                raise self._error(self._range(), text) from None
+            if not self._in_range(number):
+                raise self._error(self._range(), text)
+            return number
+        if self.is_date and parse_moment(text) is None:
+            raise self._error("a date like 2026-01-31", text)
+        return text.encode("utf-8", "replace").decode()
+
+    def _in_range(self, number: float) -> bool:
+        # Comparisons with NaN are false, which refuses it.
+        above = self.minimum is None or number >= self.minimum
+        return above and (self.maximum is None or number <= self.maximum) and number == number
+
+    def _range(self) -> str:
+        kind = "a whole number" if self.type is int else "a number"
+        return f"{kind} from {self.minimum:g} to {self.maximum:g}"
+
+    def _error(self, expected: str, text: str) -> ParameterError:
+        shown = text if len(text) <= 40 else text[:40] + "…"
+        return ParameterError(f"{self.name} must be {expected}, not {shown!r}")
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Every effective value of one search."""
+
+    k: int
+    mode: str
+    min_score: float
+    vector_weight: float
+    text_weight: float
+    candidate_multiplier: int
+    text_norm: str
+    fusion: str
+    match: str
+    decay: bool
+    half_life: float
+    mmr: bool
+    lambda_: float
+    source: str | None
+    path: str | None
+    since: str | None
+    until: str | None
+    now: str | None
+    preset: str | None
+
+    @property
+    def candidates(self) -> int:
+        """How many rows each side may put forward."""
+        return min(MAX_CANDIDATES, self.k * self.candidate_multiplier)
+
+    @property
+    def is_filtered(self) -> bool:
+        return any((self.source, self.path, self.since, self.until))
+
+    def as_parameters(self) -> dict[str, Any]:
+        """The values by the names of the parameters."""
+        return {parameter.name: getattr(self, parameter.field) for parameter in PARAMETERS.values()}
+
+
+#: Named sets of values: what a parameter is when the search says no other.
+PRESETS: dict[str, dict[str, Any]] = {
+    # OpenClaw 2026.3.31 by its defaults: every word must be in the chunk.
+    "openclaw": {
+        "match": "all",
+        "text_norm": "relevance",
+        "fusion": "weighted",
+        "vector_weight": 0.7,
+        "text_weight": 0.3,
+        "min_score": 0.35,
+        "candidate_multiplier": 4,
+        "decay": False,
+        "mmr": False,
+    },
+    # A keyword hit scores by its position alone: 1 / (1 + position).
+    "rank": {"text_norm": "rank"},
+}
+
+PARAMETERS: dict[str, Parameter] = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter("k", int, 6, "How many results.", minimum=1, maximum=MAX_CANDIDATES),
+        Parameter("mode", str, "hybrid", "Which sides to search.", choices=("hybrid", "vector", "keyword")),
+        Parameter(
+            "min_score",
+            float,
+            0.35,
+            "Leave out results below this score; a keyword hit below it fills a free place.",
+            minimum=0,
+            maximum=1,
+        ),
+        Parameter(
+            "vector_weight", float, DEFAULT_VECTOR_WEIGHT, "Weight of the vector score.", minimum=0, maximum=1
+        ),
+        Parameter(
+            "text_weight", float, DEFAULT_TEXT_WEIGHT, "Weight of the text score.", minimum=0, maximum=1
+        ),
+        Parameter(
+            "candidate_multiplier",
+            int,
+            4,
+            "Each side puts forward k times this many candidates.",
+            minimum=1,
+            maximum=100,
+        ),
+        Parameter(
+            "text_norm",
+            str,
+            "relevance",
+            "How bm25 becomes a text score: r/(1+r), 1/(1+position), or r/(best r).",
+            choices=("relevance", "rank", "max"),
+        ),
+        Parameter(
+            "fusion",
+            str,
+            "weighted",
+            "How the sides are joined: weighted scores, or weighted reciprocal ranks.",
+            choices=("weighted", "rrf"),
+        ),
+        Parameter(
+            "match", str, "auto", "Chunks with any of the words, or with all.", choices=("auto", "any", "all")
+        ),
+        Parameter("decay", bool, False, "Lower the score of dated memories by their age."),
+        Parameter(
+            "half_life",
+            float,
+            DEFAULT_HALF_LIFE_DAYS,
+            "Days in which a dated memory's score halves.",
+            minimum=0.01,
+            maximum=1_000_000,
+        ),
+        Parameter("mmr", bool, False, "Put results unlike those above them forward (MMR)."),
+        Parameter(
+            "lambda", float, 0.7, "MMR: 1 for relevance alone, 0 for variety alone.", minimum=0, maximum=1
+        ),
+        Parameter("source", str, None, "Only this source, such as memory."),
+        Parameter("path", str, None, "Only paths that match this glob, such as memory/2026-*."),
+        Parameter("since", str, None, "Only memories of this date or later.", is_date=True),
+        Parameter("until", str, None, "Only memories of this date or earlier.", is_date=True),
+        Parameter("now", str, None, "The date that ages are counted to, by default today.", is_date=True),
+        Parameter(
+            "preset", str, None, "A named set of the values above, unless given.", choices=tuple(PRESETS)
+        ),
+    )
+}
+
+
+def resolve_options(
+    given: Mapping[str, object],
+    configured: Mapping[str, object] | None = None,
+    provider_defaults: Mapping[str, object] | None = None,
+) -> SearchOptions:
+    """The effective options: given, then of the preset, configured, the provider's, the usual.
+
+    A value that is None or blank counts as not given, and names that are no parameter's
+    are passed over. Raises ParameterError.
+    """
+    layers = [_parsed(given), {}, _parsed(configured or {}), dict(provider_defaults or {})]
+    preset = next((layer["preset"] for layer in layers if layer.get("preset")), None)
+    layers[1] = PRESETS.get(preset, {}) if preset else {}
+    values = {}
+    for parameter in PARAMETERS.values():
+        values[parameter.field] = next(
+            (layer[parameter.name] for layer in layers if parameter.name in layer), parameter.default
+        )
+    return SearchOptions(**values)
+
+
+def _parsed(values: Mapping[str, object]) -> dict[str, Any]:
+    return {
+        name: PARAMETERS[name].parse(value)
+        for name, value in values.items()
+        if name in PARAMETERS and value is not None and str(value).strip() != ""
+    }
+
+
+def configured_options(datasette: Any, database: str) -> dict[str, Any]:
+    """The plugin's configuration for a database, laid over that for all."""
+    everywhere = datasette.plugin_config(PLUGIN_NAME) or {}
+    # Without `fallback`, 1.0a's answer for a database is its own block alone, as 0.65's is.
+    here = datasette.plugin_config(PLUGIN_NAME, database=database, fallback=False) or {}
+    return {**everywhere, **here}

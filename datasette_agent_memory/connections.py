@@ -1,0 +1,128 @@
+"""The sqlite module in use, sqlite-vec, and opening a database file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+# pysqlite3 where it is installed, as Datasette and sqlite-utils do: connections and
+# exceptions of the two modules don't mix.
+from datasette.utils.sqlite import sqlite3
+
+Connection = Any
+
+BUSY_TIMEOUT_S = 10.0
+INSTALL_SQLITE_VEC = (
+    "pip install pysqlite3 sqlite-vec, or use a Python whose sqlite3 module can load extensions"
+)
+
+
+class DatabaseError(Exception):
+    """The database file cannot be used; the message is one line for its user."""
+
+
+def load_sqlite_vec(conn: Connection) -> bool:
+    """Make sqlite-vec's functions and its vec0 table available; False where that can't be."""
+    if has_sqlite_vec(conn):
+        return True
+    try:
+        import sqlite_vec
+
+        conn.enable_load_extension(True)
+        try:
+            sqlite_vec.load(conn)
+        finally:
+            conn.enable_load_extension(False)
+    except (ImportError, AttributeError, sqlite3.Error):
+        return False
+    return has_sqlite_vec(conn)
+
+
+def has_sqlite_vec(conn: Connection) -> bool:
+    try:
+        conn.execute("select vec_version()")
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def prepare(conn: Connection) -> None:
+    """Give a connection sqlite-vec, where it can be had, and this project's SQL functions."""
+    from .sql_functions import register
+
+    load_sqlite_vec(conn)
+    register(conn)
+
+
+@contextmanager
+def open_readonly(path: str | Path) -> Iterator[Connection]:
+    """A prepared connection that cannot write, to a database that is there."""
+    path = Path(path)
+    if not path.is_file():
+        raise DatabaseError(f"{path}: no such database file")
+    conn = _connect(path, "mode=ro")
+    try:
+        conn.execute("select 1 from sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        # A WAL database in a folder that cannot be written opens only as immutable.
+        conn.close()
+        conn = _connect(path, "mode=ro&immutable=1")
+    with closing(conn):
+        with _database_errors(path):
+            conn.execute("select 1 from sqlite_master").fetchone()
+        prepare(conn)
+        yield conn
+
+
+@contextmanager
+def open_writable(path: str | Path) -> Iterator[Connection]:
+    """A prepared connection in autocommit mode to a database, made if it is not there."""
+    path = Path(path)
+    if path.is_dir():
+        raise DatabaseError(f"{path}: is a folder, not a database file")
+    if not path.parent.is_dir():
+        raise DatabaseError(f"{path}: the folder {path.parent} does not exist")
+    with _database_errors(path), closing(_connect(path, "mode=rwc")) as conn:
+        conn.isolation_level = None
+        prepare(conn)
+        yield conn
+
+
+def use_wal(conn: Connection) -> None:
+    """Let readers go on while this connection writes; the busy timeout is set already."""
+    conn.execute("pragma journal_mode=wal")
+    conn.execute("pragma synchronous=normal")
+
+
+@contextmanager
+def transaction(conn: Connection) -> Iterator[None]:
+    """All or nothing, for a connection in autocommit mode."""
+    conn.execute("begin immediate")
+    try:
+        yield
+    except BaseException:
+        conn.execute("rollback")
+        raise
+    conn.execute("commit")
+
+
+def _connect(path: Path, query: str) -> Connection:
+    uri = f"file:{quote(str(path.absolute()))}?{query}"
+    try:
+        conn = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)
+    except sqlite3.Error as error:
+        raise DatabaseError(f"{path}: {error}") from error
+    conn.row_factory = sqlite3.Row
+    conn.text_factory = lambda value: str(value, "utf-8", "replace")
+    return conn
+
+
+@contextmanager
+def _database_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DatabaseError(f"{path}: {error}") from error

@@ -1,0 +1,200 @@
+"""Measuring retrieval against questions whose answering lines are known."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .connections import Connection, open_readonly
+from .ingest import IndexSettings, update_index
+from .search import search
+from .sources import SourceError, UnreadableFile, find_files, read_source
+
+MEASURES = ("recall@6", "hit@6", "MRR", "nDCG@10", "chars@6")
+
+_ADVERSARIAL = "adversarial"
+_CUTOFF = 6
+_DEPTH = 10
+
+
+class QueriesError(Exception):
+    """The file of queries cannot be used; the message is one line for its user."""
+
+
+@dataclass(frozen=True)
+class Query:
+    id: str
+    workspace: str
+    text: str
+    relevant: frozenset[tuple[str, int]]
+    category: str
+
+
+#: One ranked chunk: path, start line, end line, score.
+Ranked = tuple[str, int, int, float]
+
+
+def read_queries(file: Path) -> list[Query]:
+    """The queries of a JSON lines file; raises QueriesError."""
+    queries = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueriesError(f"{file}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            relevant = [entry.rpartition(":") for entry in row["relevant"]]
+            queries.append(
+                Query(
+                    str(row["id"]),
+                    str(row["workspace"]),
+                    str(row["query"]),
+                    frozenset((path, int(line_number)) for path, _, line_number in relevant),
+                    str(row.get("category") or "uncategorised"),
+                )
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise QueriesError(
+                f"{file}:{number}: is no query with id, workspace, query and relevant lines ({error})"
+            ) from error
+        if not queries[-1].relevant:
+            raise QueriesError(f"{file}:{number}: has no relevant lines")
+    if not queries:
+        raise QueriesError(f"{file}: has no queries")
+    return queries
+
+
+def run_queries(
+    queries: Sequence[Query],
+    root: Path,
+    settings: Mapping[str, Any],
+    given: Mapping[str, object],
+    progress: Callable[[int, int], None],
+) -> tuple[dict[str, list[Ranked]], dict[str, float]]:
+    """Index each workspace into a database of its own and run its queries.
+
+    `settings` are those of IndexSettings without the root. Returns the ranked chunks and
+    the characters of the first _CUTOFF of them, by query id.
+    """
+    by_workspace: defaultdict[str, list[Query]] = defaultdict(list)
+    for query in queries:
+        by_workspace[query.workspace].append(query)
+    results: dict[str, list[Ranked]] = {}
+    chars: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="agent-memory-evaluate-") as folder:
+        for number, (workspace, own) in enumerate(by_workspace.items()):
+            database = Path(folder) / f"{number}.db"
+            update_index(database, IndexSettings(root / workspace, **settings))
+            lines = _line_lengths(root / workspace)
+            with open_readonly(database) as conn:
+                for query in own:
+                    results[query.id] = _ranked(conn, query, given)
+                    chars[query.id] = sum(
+                        sum(lines[path][start - 1 : end]) for path, start, end, _ in results[query.id][:_CUTOFF]
+                    )
+                    progress(len(results), len(queries))
+    return results, chars
+
+
+def _ranked(conn: Connection, query: Query, given: Mapping[str, object]) -> list[Ranked]:
+    # Enough results for the deepest measure, unless the search says otherwise.
+    answer = search(conn, query.text, {"k": _DEPTH, **given})
+    return [(hit.path, hit.start_line, hit.end_line, hit.score) for hit in answer.hits]
+
+
+def _line_lengths(root: Path) -> dict[str, list[int]]:
+    """Characters of each line, its newline included, by path in the database."""
+    lengths = {}
+    try:
+        files = find_files(root.resolve()).files
+    except SourceError:
+        return {}
+    for file in files:
+        try:
+            lengths[file.path] = [len(line) + 1 for line in read_source(file).text.split("\n")]
+        except UnreadableFile:
+            continue
+    return lengths
+
+
+def score_query(query: Query, ranked: Sequence[Ranked]) -> dict[str, float]:
+    """recall@6, hit@6, MRR and nDCG@10 of one ranking.
+
+    A chunk is relevant when it covers a line that answers the query. recall@6 is the share
+    of those lines that the first 6 chunks cover, MRR 1 / rank of the first relevant one
+    within 10. In nDCG@10 a chunk's gain is the number of lines that no chunk before it
+    covered; the ideal is the same gains sorted, and each missed line as a chunk of its own.
+    """
+    covered: set[tuple[str, int]] = set()
+    gains: list[int] = []
+    first = 0
+    recall = 0.0
+    for rank, (path, start, end, _) in enumerate(ranked[:_DEPTH], 1):
+        path = path.removeprefix(f"{query.workspace}/")
+        covers = {line for line in query.relevant if line[0] == path and start <= line[1] <= end}
+        if covers and not first:
+            first = rank
+        gains.append(len(covers - covered))
+        covered |= covers
+        if rank <= _CUTOFF:
+            recall = len(covered) / len(query.relevant)
+    missed = len(query.relevant) - len(covered)
+    ideal = sorted([gain for gain in gains if gain] + [1] * missed, reverse=True)[:_DEPTH]
+    return {
+        "recall@6": recall,
+        "hit@6": float(recall > 0),
+        "MRR": 1 / first if first else 0.0,
+        "nDCG@10": _discounted(gains) / _discounted(ideal),
+    }
+
+
+def summarise(
+    queries: Iterable[Query], results: Mapping[str, Sequence[Ranked]], chars: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """Means of the measures and the number n of queries: overall, and by category.
+
+    "no-adversarial" leaves out questions that are meant to have no answer, if there are any.
+    """
+    scores: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+    for query in queries:
+        score = {**score_query(query, results.get(query.id, ())), "chars@6": chars.get(query.id, 0.0)}
+        scores["overall"].append(score)
+        if query.category != _ADVERSARIAL:
+            scores["no-adversarial"].append(score)
+        scores[query.category].append(score)
+    if len(scores["no-adversarial"]) in (0, len(scores["overall"])):
+        del scores["no-adversarial"]
+    order = ["overall", *(["no-adversarial"] if "no-adversarial" in scores else [])]
+    order += sorted(set(scores) - set(order))
+    return {
+        name: {
+            "n": len(scores[name]),
+            **{measure: sum(s[measure] for s in scores[name]) / len(scores[name]) for measure in MEASURES},
+        }
+        for name in order
+    }
+
+
+def as_table(summary: Mapping[str, Mapping[str, float]]) -> str:
+    """The summary as a Markdown table."""
+    lines = [
+        "| category | n | " + " | ".join(MEASURES) + " |",
+        "|---|--:|" + "--:|" * len(MEASURES),
+    ]
+    for name, row in summary.items():
+        values = [f"{row[measure]:.3f}" for measure in MEASURES[:-1]] + [f"{row[MEASURES[-1]]:.0f}"]
+        lines.append(f"| {name} | {row['n']:.0f} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(position + 2) for position, gain in enumerate(gains))

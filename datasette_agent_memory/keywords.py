@@ -1,0 +1,127 @@
+"""Text to FTS5 terms and MATCH expressions, CJK included.
+
+unicode61 takes a whole run of Chinese as one token, so that no word inside it can be
+found. The `cjk` column of chunks_fts therefore holds the overlapping bigrams of each
+run, and a query's runs are turned into the same bigrams.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+#: An expression that matches nothing. A NULL or an empty string would be an error in FTS5.
+NO_MATCH = '""'
+
+#: More words than this add time to a query and hardly any evidence.
+MAX_TERMS = 256
+
+# Han with its iteration marks, kana, bopomofo, hangul; full-width punctuation is left out.
+_CJK_CHARACTERS = (
+    "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e"
+    "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f"
+    "\u1100-\u11ff\U00020000-\U0003ffff"
+)
+CJK_RUN = re.compile(f"[{_CJK_CHARACTERS}]+")
+_WORD_WITH_CJK = re.compile(rf"\w*[{_CJK_CHARACTERS}]\w*")
+_CJK_OR_OTHER = re.compile(f"([{_CJK_CHARACTERS}]+)")
+
+# Signs that hold the parts of one name together: gpt-4-turbo, 2026.4.10, docs/setup.md, don't.
+_GLUE = "-_./\\'’:@+#&"
+_POSSESSIVE = re.compile(r"(?<=\w\w)['’]s$", re.IGNORECASE)
+
+
+def fts_query(text: object, mode: str = "auto") -> str:
+    """An FTS5 MATCH expression in which every input is literal words.
+
+    Words are quoted, so that no character of theirs is syntax; signs inside a name make
+    it a phrase. `any` joins them with OR, `all` with AND; `auto` is `any`: the rank of
+    bm25() brings chunks with more and rarer words to the front. NO_MATCH where there is
+    no word. Raises ValueError for another mode.
+    """
+    if mode not in ("auto", "any", "all"):
+        raise ValueError("mode must be auto, any or all")
+    if not isinstance(text, str):
+        return NO_MATCH
+    terms = query_terms(text, whole_runs=mode == "all")
+    return (" AND " if mode == "all" else " OR ").join(terms) or NO_MATCH
+
+
+def query_terms(text: str, whole_runs: bool = False) -> list[str]:
+    """The quoted FTS5 terms of a query, each once, in order, MAX_TERMS at most.
+
+    A run of CJK becomes its bigrams, or, with `whole_runs`, one phrase of them, which
+    matches the run as it stands.
+    """
+    terms: dict[str, None] = {}
+    for word in query_words(text):
+        for term in _terms_of_word(word, whole_runs):
+            terms.setdefault(term)
+        if len(terms) >= MAX_TERMS:
+            break
+    return list(terms)[:MAX_TERMS]
+
+
+def query_words(text: str) -> Iterator[str]:
+    """The words of a query, in lower case, names with inner signs whole."""
+    separated = "".join(character if _in_word(character) else " " for character in text.lower())
+    for token in separated.split():
+        token = _POSSESSIVE.sub("", token.strip(_GLUE))
+        if has_word(token):
+            yield token
+
+
+def cjk_terms(text: str) -> str:
+    """What the `cjk` column holds of a text, as words separated by spaces.
+
+    Of each word with CJK in it: the overlapping bigrams of each CJK run, the last
+    character of a run alone (so that a prefix query finds every single character), and
+    the parts in other scripts, which unicode61 leaves glued to the run.
+    """
+    terms: list[str] = []
+    for word in _WORD_WITH_CJK.findall(text):
+        for part in filter(None, _CJK_OR_OTHER.split(word)):
+            if CJK_RUN.fullmatch(part):
+                terms += _bigrams(part)
+                terms.append(part[-1])
+            else:
+                terms.append(part)
+    return " ".join(terms)
+
+
+def has_word(text: object) -> bool:
+    """Whether a text has a letter or a digit in it, and so anything to search for."""
+    return isinstance(text, str) and any(character.isalnum() for character in text)
+
+
+def _terms_of_word(word: str, whole_runs: bool) -> Iterator[str]:
+    if not CJK_RUN.search(word):
+        yield _quote(word)
+        return
+    for part in _CJK_OR_OTHER.split(word):
+        if CJK_RUN.fullmatch(part):
+            bigrams = _bigrams(part)
+            if not bigrams:
+                # Every character starts a bigram or ends a run.
+                yield _quote(part) + "*"
+            elif whole_runs:
+                yield _quote(" ".join(bigrams))
+            else:
+                yield from map(_quote, bigrams)
+        else:
+            # Beside CJK, a name's parts may stand in two columns: no phrase holds them.
+            yield from (_quote(piece) for piece in re.findall(r"\w+", part) if has_word(piece))
+
+
+def _bigrams(run: str) -> list[str]:
+    return [run[index : index + 2] for index in range(len(run) - 1)]
+
+
+def _quote(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"'
+
+
+def _in_word(character: str) -> bool:
+    # Combining marks are parts of words, though \w leaves them out.
+    return character.isalnum() or character in _GLUE or unicodedata.category(character).startswith("M")

@@ -1,0 +1,162 @@
+"""The six tables: making them, and reading what an index says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .connections import Connection, has_sqlite_vec, sqlite3
+from .layouts import SIX_TABLES, Layout, find_layout
+
+META_KEY = "memory_index_meta_v1"
+FTS_TOKENIZER = "porter unicode61 remove_diacritics 2"
+
+
+@dataclass(frozen=True)
+class MemoryIndex:
+    """What a database holds of an index, and what of it this connection can use."""
+
+    layout: Layout
+    meta: dict[str, Any]
+    has_fts: bool
+    has_vec_table: bool
+    has_sqlite_vec: bool
+    has_chunks: bool
+    has_embeddings: bool
+    #: The width of its vectors, None where there are none.
+    dims: int | None
+
+    @property
+    def provider(self) -> str:
+        return str(self.meta.get("provider") or "none")
+
+    @property
+    def model(self) -> str:
+        return str(self.meta.get("model") or "")
+
+    @classmethod
+    def read(cls, conn: Connection) -> MemoryIndex | None:
+        """None where the database holds no memory index."""
+        layout = find_layout(conn)
+        if layout is None:
+            return None
+        tables = dict(conn.execute("select name, sql from sqlite_master where type = 'table'").fetchall())
+        vec_sql = tables.get(layout.chunks_vec)
+        # Most chunks have an embedding or none has: the first answers at once.
+        embedding = conn.execute(
+            f"select embedding from {layout.chunks} where length(embedding) > 2 limit 1"
+        ).fetchone()
+        return cls(
+            layout=layout,
+            meta=read_meta(conn, layout),
+            has_fts=layout.chunks_fts in tables,
+            has_vec_table=vec_sql is not None,
+            has_sqlite_vec=has_sqlite_vec(conn),
+            has_chunks=conn.execute(f"select 1 from {layout.chunks} limit 1").fetchone() is not None,
+            has_embeddings=embedding is not None,
+            dims=_width(vec_sql, embedding),
+        )
+
+
+def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:
+    """The JSON of `meta`, empty where it is missing or garbled."""
+    try:
+        row = conn.execute(f"select value from {layout.meta} where key = ?", (META_KEY,)).fetchone()
+        meta = json.loads(row[0]) if row else {}
+    except (sqlite3.Error, ValueError, TypeError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def write_meta(conn: Connection, meta: dict[str, Any]) -> None:
+    conn.execute(
+        "insert into meta (key, value) values (?, ?) on conflict (key) do update set value = excluded.value",
+        (META_KEY, json.dumps(meta, ensure_ascii=False)),
+    )
+
+
+def create_tables(conn: Connection) -> None:
+    """Make what is missing of the tables, except chunks_vec, whose width is not known yet.
+
+    Inside a transaction of the caller's.
+    """
+    import sqlite_utils
+
+    db = sqlite_utils.Database(conn)
+    for name, columns, primary_key, nullable, defaults in (
+        ("meta", {"key": str, "value": str}, "key", {"key"}, {}),
+        (
+            "files",
+            {"path": str, "source": str, "hash": str, "mtime": int, "size": int},
+            "path",
+            {"path"},
+            {"source": "memory"},
+        ),
+        (
+            "chunks",
+            {
+                "id": str,
+                "path": str,
+                "source": str,
+                "start_line": int,
+                "end_line": int,
+                "hash": str,
+                "model": str,
+                "text": str,
+                "embedding": str,
+                "updated_at": int,
+            },
+            "id",
+            {"id"},
+            {"source": "memory"},
+        ),
+        (
+            "embedding_cache",
+            {
+                "provider": str,
+                "model": str,
+                "provider_key": str,
+                "hash": str,
+                "embedding": str,
+                "dims": int,
+                "updated_at": int,
+            },
+            ("provider", "model", "provider_key", "hash"),
+            {"provider", "model", "provider_key", "hash", "dims"},
+            {},
+        ),
+    ):
+        sql = db.create_table_sql(
+            name, columns, pk=primary_key, not_null=set(columns) - nullable, defaults=defaults
+        )
+        conn.execute(sql.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1))
+    for table, column in (("chunks", "path"), ("chunks", "source"), ("embedding_cache", "updated_at")):
+        conn.execute(f"create index if not exists idx_{table}_{column} on {table} ({column})")
+    # `cjk` holds what keywords.cjk_terms makes of the text, so that `text` stays as it is.
+    conn.execute(
+        f"""
+        create virtual table if not exists chunks_fts using fts5(
+          text, id unindexed, path unindexed, source unindexed, model unindexed,
+          start_line unindexed, end_line unindexed,
+          cjk,
+          tokenize = '{FTS_TOKENIZER}'
+        )
+        """
+    )
+
+
+def create_vec_table(conn: Connection, dims: int) -> None:
+    """Make an empty chunks_vec of this width, in place of one that is there."""
+    conn.execute("drop table if exists chunks_vec")
+    conn.execute(f"create virtual table chunks_vec using vec0(id text primary key, embedding float[{int(dims)}])")
+
+
+def _width(vec_sql: str | None, embedding: Any) -> int | None:
+    declared = re.search(r"\bfloat\s*\[\s*(\d+)\s*\]", vec_sql or "", re.IGNORECASE)
+    if declared:
+        return int(declared[1])
+    if embedding is None or not isinstance(embedding[0], str):
+        return None
+    return embedding[0].count(",") + 1

@@ -1,0 +1,113 @@
+"""The part of a chunk that is shown for a query, and which of its characters matched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from .connections import sqlite3
+from .keywords import CJK_RUN, fts_query, query_words
+from .schema import FTS_TOKENIZER
+
+SNIPPET_CHARS = 700
+
+# Private-use characters that stand for the marks while FTS5 sets them.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A part of a text, and the spans of its own characters that match the query."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+    def segments(self) -> list[tuple[str, bool]]:
+        """The text in pieces, each with whether it matched."""
+        pieces, end = [], 0
+        for start, stop in self.spans:
+            pieces += [(self.text[end:start], False), (self.text[start:stop], True)]
+            end = stop
+        pieces.append((self.text[end:], False))
+        return [piece for piece in pieces if piece[0]]
+
+
+def make_snippets(texts: Sequence[str], query: str) -> list[Snippet]:
+    """For each text its SNIPPET_CHARS with the most matches, or its beginning."""
+    return [_best_part(text, spans) for text, spans in zip(texts, _matches(texts, query), strict=True)]
+
+
+def _matches(texts: Sequence[str], query: str) -> list[list[Span]]:
+    words = _word_matches(texts, query)
+    runs = {run for word in query_words(query) for run in CJK_RUN.findall(word)}
+    return [_merged(spans + _cjk_matches(text, runs)) for text, spans in zip(texts, words, strict=True)]
+
+
+def _word_matches(texts: Sequence[str], query: str) -> list[list[Span]]:
+    """Spans found by FTS5 itself, so that stemming and diacritics count as in the index."""
+    spans: list[list[Span]] = [[] for _ in texts]
+    with closing(sqlite3.connect(":memory:")) as conn:
+        try:
+            conn.execute(f"create virtual table texts using fts5(text, tokenize = '{FTS_TOKENIZER}')")
+        except sqlite3.Error:  # this SQLite has no FTS5
+            return spans
+        conn.executemany(
+            "insert into texts (rowid, text) values (?, ?)",
+            [(index, text.replace(_OPEN, " ").replace(_CLOSE, " ")) for index, text in enumerate(texts)],
+        )
+        for index, marked in conn.execute(
+            "select rowid, highlight(texts, 0, ?, ?) from texts where texts match ?",
+            (_OPEN, _CLOSE, fts_query(query, "any")),
+        ):
+            spans[index] = _spans_of_marked(marked)
+    return spans
+
+
+def _spans_of_marked(marked: str) -> list[Span]:
+    spans, position = [], 0
+    for number, piece in enumerate(marked.replace(_CLOSE, _OPEN).split(_OPEN)):
+        if number % 2:
+            spans.append((position, position + len(piece)))
+        position += len(piece)
+    return spans
+
+
+def _cjk_matches(text: str, runs: set[str]) -> list[Span]:
+    """Where the text has two neighbouring characters of a run, or a run of one."""
+    parts = {run[start : start + 2] for run in runs for start in range(max(1, len(run) - 1))}
+    spans = []
+    for part in parts:
+        start = text.find(part)
+        while start >= 0:
+            spans.append((start, start + len(part)))
+            start = text.find(part, start + 1)
+    return spans
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _best_part(text: str, spans: list[Span]) -> Snippet:
+    start = 0
+    if len(text) > SNIPPET_CHARS and spans:
+        # The window that starts at the line of some match and holds the most of different ones.
+        starts = {text.rfind("\n", 0, span[0]) + 1 for span in spans} | {span[0] for span in spans}
+        start = min(starts, key=lambda candidate: (-_variety(text, spans, candidate), candidate))
+    end = min(len(text), start + SNIPPET_CHARS)
+    kept = [(first - start, min(last, end) - start) for first, last in spans if start <= first < end]
+    return Snippet(text[start:end], tuple(kept))
+
+
+def _variety(text: str, spans: list[Span], start: int) -> int:
+    inside = [span for span in spans if start <= span[0] and span[1] <= start + SNIPPET_CHARS]
+    return 1000 * len({text[first:last].casefold() for first, last in inside}) + len(inside)

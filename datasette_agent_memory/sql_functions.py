@@ -1,0 +1,326 @@
+"""The SQL functions, registered on every connection.
+
+They never raise: NULL or nonsense in gives NULL, except for fts_query, which gives an
+expression that matches nothing. A number may be given as text, since Datasette passes
+every query parameter that way. See docs/sql-functions.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from functools import wraps
+from typing import Any
+
+from .connections import Connection, sqlite3
+from .keywords import NO_MATCH, cjk_terms, fts_query, has_word
+from .layouts import find_layout
+from .schema import read_meta
+
+DEFAULT_VECTOR_WEIGHT = 0.7
+DEFAULT_TEXT_WEIGHT = 0.3
+DEFAULT_HALF_LIFE_DAYS = 30.0
+
+_DATED_NAME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?![0-9])")
+_SECONDS_A_DAY = 86400
+
+
+def register(conn: Connection) -> None:
+    """Register the functions on a connection, and the aggregate `mmr`."""
+    functions: list[tuple[str, int, Callable[..., Any]]] = [
+        ("bm25_norm", 1, bm25_norm),
+        ("hybrid_score", 2, hybrid_score),
+        ("hybrid_score", 4, hybrid_score),
+        ("decay", 2, decay),
+        ("decay", 3, decay),
+        ("memory_age", 2, memory_age),
+        ("fts_query", 1, _fts_query),
+        ("fts_query", 2, _fts_query),
+        ("cosine_similarity", 2, cosine_similarity),
+        ("embed", 1, _embed_for(conn)),
+    ]
+    for name, arguments, function in functions:
+        _create_function(conn, name, arguments, function, deterministic=True)
+    # Without `now` the value changes from day to day.
+    _create_function(conn, "memory_age", 1, memory_age, deterministic=False)
+    conn.create_aggregate("mmr", 4, MaximalMarginalRelevance)
+
+
+def bm25_norm(rank: object) -> float | None:
+    """Relevance in [0, 1] of a rank.
+
+    Below 0 it is FTS5's bm25(), where lower is better: r / (1 + r) with r = -rank. From 0
+    on it is a position, 0 first: 1 / (1 + rank).
+    """
+    number = _number(rank)
+    if number is None:
+        return None
+    if number < 0:
+        return -number / (1 - number)
+    return 1 / (1 + number)
+
+
+def hybrid_score(
+    vector_score: object,
+    text_score: object,
+    vector_weight: object = DEFAULT_VECTOR_WEIGHT,
+    text_weight: object = DEFAULT_TEXT_WEIGHT,
+) -> float | None:
+    """Weighted sum of two scores; one that is NULL counts 0, and NULL if both are.
+
+    Weights are clamped to [0, 1] and divided by their sum; if both are 0, 0.7 and 0.3.
+    """
+    if vector_score is None and text_score is None:
+        return None
+    vector = 0.0 if vector_score is None else _number(vector_score)
+    text = 0.0 if text_score is None else _number(text_score)
+    vector_share, text_share = _number(vector_weight), _number(text_weight)
+    if vector is None or text is None or vector_share is None or text_share is None:
+        return None
+    vector_share, text_share = normalised_weights(vector_share, text_share)
+    return vector_share * vector + text_share * text
+
+
+def normalised_weights(vector_weight: float, text_weight: float) -> tuple[float, float]:
+    """The two weights, clamped to [0, 1], as shares that add up to 1."""
+    vector = min(1.0, max(0.0, vector_weight))
+    text = min(1.0, max(0.0, text_weight))
+    total = vector + text
+    if total == 0:
+        return DEFAULT_VECTOR_WEIGHT, DEFAULT_TEXT_WEIGHT
+    return vector / total, text / total
+
+
+def decay(score: object, age_days: object, half_life_days: object = DEFAULT_HALF_LIFE_DAYS) -> float | None:
+    """A score halved for each half life of age, in days: score * exp(-ln 2 * age / half life).
+
+    NULL age is evergreen and changes nothing, nor does an age below 0; NULL for a half
+    life that is not above 0.
+    """
+    number, half_life = _number(score), _number(half_life_days)
+    if number is None or half_life is None or half_life <= 0:
+        return None
+    if age_days is None:
+        return number
+    age = _number(age_days)
+    if age is None:
+        return None
+    return number * math.exp(-math.log(2) / half_life * max(0.0, age))
+
+
+def memory_age(path: object, now: object = None) -> float | None:
+    """Days from the date that a path's basename starts with to `now`, below 0 for the future.
+
+    `now` is an ISO 8601 date or time, by default today (UTC); NULL where the name has no
+    date, or one that is not in the calendar.
+    """
+    if not isinstance(path, str):
+        return None
+    match = _DATED_NAME.match(path.rpartition("/")[2])
+    moment = parse_moment(now) if now is not None else today()
+    if match is None or moment is None:
+        return None
+    try:
+        day = datetime(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError:
+        return None
+    return (moment - day).total_seconds() / _SECONDS_A_DAY
+
+
+def parse_moment(text: object) -> datetime | None:
+    """An ISO 8601 date or time as naive UTC, None for anything else."""
+    if not isinstance(text, str):
+        return None
+    text = text.strip()
+    if text[-1:] in ("Z", "z"):  # Python 3.10 does not read it
+        text = text[:-1] + "+00:00"
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(timezone.utc).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return None
+    return moment
+
+
+def cosine_similarity(a: object, b: object) -> float | None:
+    """Cosine of two vectors, each a blob of float32 or a JSON array.
+
+    NULL for different lengths, a zero vector, or what is no vector.
+    """
+    first, second = _vector(a), _vector(b)
+    if first is None or second is None or len(first) != len(second):
+        return None
+    product = float(first @ second)
+    norms = math.sqrt(float(first @ first)) * math.sqrt(float(second @ second))
+    if not norms or not math.isfinite(product) or not math.isfinite(norms):
+        return None
+    return product / norms
+
+
+class MaximalMarginalRelevance:
+    """mmr(id, score, text, lambda): a JSON array of the ids, each next one chosen for
+    lambda * relevance - (1 - lambda) * its greatest likeness to one chosen before.
+
+    Relevance is the score, min-max normalised over the group; likeness is Jaccard's of
+    the words, where a CJK run counts as its characters and bigrams. Of equals, the higher
+    score comes first, then the first given (Carbonell and Goldstein, 1998).
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[float, Any, set[str]]] = []
+        self._lambda: float | None = None
+
+    def step(self, identifier: object, score: object, text: object, weight: object) -> None:
+        number = _number(score)
+        self._lambda = _number(weight)
+        if number is not None and isinstance(identifier, (str, int, float)):
+            self._rows.append((number, identifier, _likeness_terms(text)))
+
+    def finalize(self) -> str | None:
+        if self._lambda is None:
+            return None
+        rows = sorted(self._rows, key=lambda row: -row[0])
+        order = _mmr_order(
+            [score for score, _, _ in rows], [terms for _, _, terms in rows], min(1.0, max(0.0, self._lambda))
+        )
+        return json.dumps([rows[index][1] for index in order], ensure_ascii=False)
+
+
+def _mmr_order(scores: list[float], terms: list[set[str]], weight: float) -> list[int]:
+    """Indexes in the order of choice; scores are given in descending order."""
+    import numpy as np
+
+    count = len(scores)
+    if not count:
+        return []
+    spread = scores[0] - scores[-1]
+    relevance = np.array([(score - scores[-1]) / spread if spread else 1.0 for score in scores])
+    sizes = np.array([len(own) for own in terms])
+    postings: defaultdict[str, list[int]] = defaultdict(list)
+    for index, own in enumerate(terms):
+        for term in own:
+            postings[term].append(index)
+    places = {term: np.array(indexes) for term, indexes in postings.items()}
+
+    likeness = np.zeros(count)
+    open_ = np.ones(count, dtype=bool)
+    order: list[int] = []
+    for _ in range(count):
+        value = np.where(open_, weight * relevance - (1 - weight) * likeness, -np.inf)
+        # argmax takes the first of equals: the one with the higher score.
+        chosen = int(value.argmax())
+        order.append(chosen)
+        open_[chosen] = False
+        shared = np.zeros(count)
+        for term in terms[chosen]:
+            shared[places[term]] += 1
+        union = sizes + sizes[chosen] - shared
+        # Two texts without a word are alike.
+        jaccard = np.divide(shared, union, out=np.ones(count), where=union > 0)
+        likeness = np.maximum(likeness, jaccard)
+    return order
+
+
+def _likeness_terms(text: object) -> set[str]:
+    if not isinstance(text, str):
+        return set()
+    text = text.casefold()
+    words = set(re.findall(r"\w+", text))
+    cjk = cjk_terms(text).split()
+    return words | set(cjk) | {character for term in cjk if len(term) == 2 for character in term}
+
+
+def _fts_query(text: object, mode: object = "auto") -> str:
+    try:
+        return fts_query(text, mode if isinstance(mode, str) else "auto")
+    except ValueError:
+        return NO_MATCH
+
+
+def _embed_for(conn: Connection) -> Callable[[object], bytes | None]:
+    def embed(text: object) -> bytes | None:
+        """The query vector by the model of this database's index, or by the embedded one
+        where there is no index; NULL without a word, or where the model is not in this process."""
+        if not isinstance(text, str) or not has_word(text):
+            return None
+        from .embeddings import CHAIN, provider_of_index, query_vector
+        from .embeddings.base import EmbeddingError
+
+        layout = find_layout(conn)
+        name = CHAIN[0]
+        if layout is not None:
+            meta = read_meta(conn, layout)
+            provider = provider_of_index(str(meta.get("provider")), str(meta.get("model")))
+            if provider is None or not provider.in_process:
+                return None
+            name = provider.name
+        try:
+            return query_vector(name, text)
+        except EmbeddingError:
+            return None
+
+    return embed
+
+
+def _create_function(
+    conn: Connection, name: str, arguments: int, function: Callable[..., Any], deterministic: bool
+) -> None:
+    guarded = _never_raising(function)
+    try:
+        conn.create_function(name, arguments, guarded, deterministic=deterministic)
+    except sqlite3.NotSupportedError:  # SQLite before 3.8.3
+        conn.create_function(name, arguments, guarded)
+
+
+def _never_raising(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An exception in a Python function prints a traceback and hides its cause from SQL."""
+
+    @wraps(function)
+    def guarded(*arguments: object) -> Any:
+        try:
+            return function(*arguments)
+        except Exception:
+            return None
+
+    return guarded
+
+
+def _number(value: object) -> float | None:
+    """A finite number, given as one or as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _vector(value: object) -> Any:
+    import numpy as np
+
+    from .embeddings.base import from_json
+
+    if isinstance(value, bytes):
+        if not value or len(value) % 4:
+            return None
+        vector = np.frombuffer(value, dtype="<f4")
+    elif isinstance(value, str):
+        try:
+            vector = from_json(value)
+        except (ValueError, TypeError, RecursionError):
+            return None
+    else:
+        return None
+    # In float64 the sums are exact to more digits than the float32 values have.
+    return vector.astype(np.float64) if vector.ndim == 1 and len(vector) else None
+
+
+def today() -> datetime:
+    today: date = datetime.now(timezone.utc).date()
+    return datetime(today.year, today.month, today.day)
