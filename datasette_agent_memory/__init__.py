@@ -1,0 +1,52 @@
+"""Datasette plugin: see what an AI agent remembers, and why it found or missed something."""
+
+from datasette import hookimpl
+
+
+@hookimpl
+def register_commands(cli):  # type: ignore[no-untyped-def]
+    from .cli import agent_memory
+
+    cli.add_command(agent_memory)
+
+
+@hookimpl
+def prepare_connection(conn, database, datasette):  # type: ignore[no-untyped-def]
+    from .connections import prepare, refuse_unreadable_vectors
+
+    prepare(conn)
+    refuse_unreadable_vectors(conn, database)
+
+
+@hookimpl
+def startup(datasette):  # type: ignore[no-untyped-def]
+    from .views import start
+
+    return start(datasette)
+
+
+@hookimpl
+def register_routes():  # type: ignore[no-untyped-def]
+    from . import views
+
+    database = r"^/(?P<database>[^/]+)/-/agent-memory"
+    return [
+        (r"^/-/agent-memory$", views.home_page),
+        (database + r"(?P<format>\.json)?$", views.search_page),
+        (database + r"/file(?P<format>\.json)?$", views.file_page),
+        (database + r"/status(?P<format>\.json)?$", views.status_page),
+    ]
+
+
+@hookimpl
+def menu_links(datasette, actor, request):  # type: ignore[no-untyped-def]
+    from .views import memory_menu_links
+
+    return memory_menu_links(datasette, actor)
+
+
+@hookimpl
+def database_actions(datasette, actor, database):  # type: ignore[no-untyped-def]
+    from .views import memory_database_actions
+
+    return memory_database_actions(datasette, actor, database)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import AgentMemoryError
 from .sql_functions import (
     DEFAULT_HALF_LIFE_DAYS,
     DEFAULT_TEXT_WEIGHT,
@@ -22,8 +23,8 @@ _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 
 
-class ParameterError(ValueError):
-    """A search parameter has a bad value; the message names it."""
+class ParameterError(AgentMemoryError):
+    """A search parameter has a bad value."""
 
 
 @dataclass(frozen=True)

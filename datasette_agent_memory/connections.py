@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import click
+
 # pysqlite3 where it is installed, as Datasette and sqlite-utils do: connections and
 # exceptions of the two modules don't mix.
 from datasette.utils.sqlite import sqlite3
+
+from .errors import AgentMemoryError
 
 Connection = Any
 
@@ -20,8 +24,8 @@ INSTALL_SQLITE_VEC = (
 )
 
 
-class DatabaseError(Exception):
-    """The database file cannot be used; the message is one line for its user."""
+class DatabaseError(AgentMemoryError):
+    """A database file cannot be used."""
 
 
 def load_sqlite_vec(conn: Connection) -> bool:
@@ -126,3 +130,16 @@ def _database_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise DatabaseError(f"{path}: {error}") from error
+
+
+def refuse_unreadable_vectors(conn: Connection, database: str) -> None:
+    """Say in one line what Datasette would fail of: a vec0 table without sqlite-vec."""
+    if has_sqlite_vec(conn):
+        return
+    # A virtual table's module stands in its SQL, which may be looked at without it.
+    if conn.execute(
+        "select 1 from sqlite_master where type = 'table' and sql like 'create virtual table%using vec0%'"
+    ).fetchone():
+        raise click.ClickException(
+            f"Database {database} has a sqlite-vec table, and sqlite-vec cannot be loaded: {INSTALL_SQLITE_VEC}"
+        )

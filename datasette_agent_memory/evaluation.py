@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .connections import Connection, open_readonly
+from .errors import AgentMemoryError
 from .ingest import IndexSettings, update_index
 from .search import search
 from .sources import SourceError, UnreadableFile, find_files, read_source
@@ -23,8 +24,8 @@ _CUTOFF = 6
 _DEPTH = 10
 
 
-class QueriesError(Exception):
-    """The file of queries cannot be used; the message is one line for its user."""
+class QueriesError(AgentMemoryError):
+    """A file of queries cannot be used."""
 
 
 @dataclass(frozen=True)

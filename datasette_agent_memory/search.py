@@ -17,18 +17,22 @@ from datasette.utils import sqlite_timelimit
 from .config import SearchOptions, resolve_options
 from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
 from .embeddings import provider_of_index, query_vector
+from .errors import AgentMemoryError
 from .keywords import has_word
 from .layouts import Layout
 from .schema import MemoryIndex
 from .snippets import Snippet, make_snippets
-from .sql_functions import today
+from .sql_functions import normalised_weights, today
 
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 RRF_K = 60
 
 
-class NotAMemoryDatabase(Exception):
+class NotAMemoryDatabase(AgentMemoryError):
     """The database holds no index of agent memory."""
+
+    def __init__(self) -> None:
+        super().__init__("This database holds no index of agent memory")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class Sides:
 class Answer:
     q: str
     options: SearchOptions
+    #: What the options would be, had the search given none but its preset.
+    defaults: SearchOptions
     provider: str
     model: str
     notices: list[Notice]
@@ -136,6 +142,30 @@ class Answer:
         }
 
 
+@dataclass(frozen=True)
+class ScorePart:
+    """What one side gives to a score: weight * value * decay."""
+
+    side: str
+    weight: float
+    value: float | None
+    contribution: float
+
+
+def score_parts(hit: Hit, options: SearchOptions) -> list[ScorePart]:
+    """How a hit's score is made up; empty where it is of ranks, which don't add up from the values."""
+    if options.mode == "hybrid" and options.fusion == "rrf":
+        return []
+    weights = {"vector": (1.0, 0.0), "keyword": (0.0, 1.0)}.get(
+        options.mode, normalised_weights(options.vector_weight, options.text_weight)
+    )
+    return [
+        ScorePart(side, weight, value, weight * (value or 0.0) * hit.decay)
+        for side, weight, value in zip(("vector", "text"), weights, (hit.vector_score, hit.text_score), strict=True)
+        if weight
+    ]
+
+
 def search(
     conn: Connection,
     q: str,
@@ -156,9 +186,11 @@ def search(
     if index is None:
         raise NotAMemoryDatabase
     provider = provider_of_index(index.provider, index.model)
-    options = resolve_options(given or {}, configured, provider.search_defaults if provider else None)
+    provider_defaults = provider.search_defaults if provider else None
+    options = resolve_options(given or {}, configured, provider_defaults)
+    defaults = resolve_options({"preset": options.preset}, configured, provider_defaults)
     options = replace(options, now=options.now or today().date().isoformat())
-    sides, notices = _usable_sides(index, options.mode)
+    sides, notices = usable_sides(index, options.mode)
 
     embedding_started = time.perf_counter()
     if sides.vector and has_word(q):
@@ -188,6 +220,7 @@ def search(
     return Answer(
         q=q,
         options=options,
+        defaults=defaults,
         provider=index.provider,
         model=index.model,
         notices=notices,
@@ -333,7 +366,7 @@ def _ranks_sql(side: str) -> str:
     )
 
 
-def _usable_sides(index: MemoryIndex, mode: str) -> tuple[Sides, list[Notice]]:
+def usable_sides(index: MemoryIndex, mode: str) -> tuple[Sides, list[Notice]]:
     """What of the mode this index and this process can do, with a notice for what not."""
     if not index.has_chunks:
         notices = [Notice("empty_index", "The index is empty: no file with text has been indexed yet.")]

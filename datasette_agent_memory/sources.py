@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .errors import AgentMemoryError
+
 MEMORY = "memory"
 
 #: In a folder that is taken whole, these hold other people's files.
@@ -22,8 +24,8 @@ _BOMS = (
 )
 
 
-class SourceError(Exception):
-    """A folder or path that was named cannot be used; the message is one line for its user."""
+class SourceError(AgentMemoryError):
+    """A folder or path that was named cannot be used."""
 
 
 class UnreadableFile(Exception):

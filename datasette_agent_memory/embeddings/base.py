@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import AgentMemoryError
+
 Vectors = NDArray[np.float32]
 
 
-class EmbeddingError(Exception):
-    """A provider cannot embed; the message is one line for its user."""
+class EmbeddingError(AgentMemoryError):
+    """A provider cannot embed."""
 
 
 class Provider(ABC):

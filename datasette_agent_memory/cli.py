@@ -1,0 +1,455 @@
+"""The commands of `datasette agent-memory`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import unicodedata
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS
+from .config import PARAMETERS, ParameterError
+from .errors import AgentMemoryError
+
+if TYPE_CHECKING:
+    from .embeddings.base import Provider
+    from .search import Answer, Hit
+
+DEFAULT_DATABASE = "memory.db"
+DEMO_PORT = 8001
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def one_line_errors(command: Command) -> Command:
+    """Exit with 2 and the reason on a bad value, with 1 and the reason on any other mishap."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except ParameterError as error:
+            raise click.UsageError(printable(str(error))) from error
+        except AgentMemoryError as error:
+            raise click.ClickException(printable(str(error))) from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+def database_option(command: Command) -> Command:
+    return click.option(
+        "-d",
+        "--db",
+        "database",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_DATABASE,
+        show_default=True,
+        help="The database file.",
+    )(command)
+
+
+def provider_option(command: Command) -> Command:
+    return click.option(
+        "--provider",
+        default="auto",
+        show_default=True,
+        metavar="[auto|embedded|none]",
+        help="What makes the vectors: the embedded model, or nothing, for keywords alone.",
+    )(command)
+
+
+def search_options(command: Command) -> Command:
+    """Every search parameter as an option; the values are checked where the page's are."""
+    for parameter in reversed(PARAMETERS.values()):
+        option = "--" + parameter.name.replace("_", "-")
+        if parameter.type is bool:
+            decorator = click.option(
+                f"{option}/--no-{option[2:]}", parameter.field, default=None, help=parameter.help
+            )
+        else:
+            choices = "[" + "|".join(parameter.choices) + "]" if parameter.choices else None
+            default = f"  [default: {parameter.default}]" if parameter.default is not None else ""
+            decorator = click.option(
+                *(["-k"] if parameter.name == "k" else []),
+                option,
+                parameter.field,
+                metavar=choices or ("DATE" if parameter.is_date else parameter.type.__name__.upper()),
+                help=parameter.help + default,
+            )
+        command = decorator(command)
+    return command
+
+
+def given_parameters(options: dict[str, Any]) -> dict[str, Any]:
+    return {parameter.name: options[parameter.field] for parameter in PARAMETERS.values()}
+
+
+@click.group(name="agent-memory")
+def agent_memory() -> None:
+    """Index, search and explain the Markdown memory of AI agents."""
+
+
+@agent_memory.command()
+@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@database_option
+@click.option(
+    "--extra",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A folder or .md file to index as well, now and in later runs.",
+)
+@provider_option
+@click.option(
+    "--chunk-tokens",
+    type=click.IntRange(1, 100_000),
+    default=DEFAULT_TOKENS,
+    show_default=True,
+    help="Tokens in a chunk, at 4 characters each.",
+)
+@click.option(
+    "--chunk-overlap",
+    type=click.IntRange(0, 100_000),
+    default=DEFAULT_OVERLAP,
+    show_default=True,
+    help="Tokens that neighbouring chunks share.",
+)
+@click.option("--force", is_flag=True, help="Make the whole index again.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@one_line_errors
+def index(
+    root: Path,
+    paths: tuple[Path, ...],
+    database: Path,
+    extra: tuple[Path, ...],
+    provider: str,
+    chunk_tokens: int,
+    chunk_overlap: int,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Bring an index up to date with the memory in a folder.
+
+    Example:
+
+    \b
+        datasette agent-memory index ~/agent -d memory.db
+
+    ROOT is an agent's workspace: MEMORY.md, memory.md and memory/**/*.md are indexed. A
+    folder with neither MEMORY.md nor memory/ is taken whole. PATHs inside it narrow the
+    run to these files and folders. Only what changed is read again.
+    """
+    if chunk_overlap >= chunk_tokens:
+        raise click.UsageError("--chunk-overlap must be below --chunk-tokens")
+    from .ingest import IndexSettings, update_index
+
+    settings = IndexSettings(
+        root,
+        paths=paths,
+        extra=extra,
+        provider=_provider(provider),
+        chunk_tokens=chunk_tokens,
+        chunk_overlap=chunk_overlap,
+        force=force,
+        dry_run=dry_run,
+    )
+    with _ProgressBar("Indexing") as progress:
+        report = update_index(database, settings, progress.at)
+    if as_json:
+        click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        return
+    for skipped in report.skipped:
+        click.echo(printable(f"Skipped {skipped.path}: {skipped.reason}"), err=True)
+    click.echo(
+        f"{'Would index' if dry_run else 'Indexed'} {root}: {report.files_added} files added, "
+        f"{report.files_updated} updated, {report.files_unchanged} unchanged, {report.files_removed} removed; "
+        f"{report.chunks_total} chunks"
+        + (f"; {report.embeddings_computed} to embed" if dry_run else "")
+    )
+    if not dry_run:
+        vectors = f"{report.provider} {report.model}" if report.dims else "keywords only"
+        click.echo(f"{database}: {vectors}, {report.took_s:.1f} s. To look at it: datasette {database}")
+
+
+@agent_memory.command()
+@click.argument("query")
+@database_option
+@search_options
+@click.option("--json", "as_json", is_flag=True, help="Answer as JSON, as the JSON API does.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL of the search and its parameters.")
+@one_line_errors
+def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: Any) -> None:
+    """Search an index.
+
+    Example:
+
+    \b
+        datasette agent-memory search "what did we decide about backups" -d memory.db
+    """
+    from .connections import open_readonly
+    from .search import search as run_search
+
+    with open_readonly(database) as conn:
+        answer = run_search(conn, query, given_parameters(options))
+    if as_sql:
+        click.echo(answer.sql)
+        for name, value in answer.params.items():
+            click.echo(f"-- :{name} = {json.dumps(value, ensure_ascii=False)}")
+    elif as_json:
+        click.echo(json.dumps(answer.as_json(), ensure_ascii=False, indent=2))
+    else:
+        _print_answer(answer)
+
+
+@agent_memory.command()
+@click.argument("path")
+@database_option
+@click.option("--from", "start", type=click.IntRange(1), default=1, show_default=True, help="First line.")
+@click.option("--lines", type=click.IntRange(1), help="How many lines.  [default: all]")
+@one_line_errors
+def get(path: str, database: Path, start: int, lines: int | None) -> None:
+    """Print a file as it is indexed, or some of its lines.
+
+    Example:
+
+    \b
+        datasette agent-memory get memory/2026-01-05.md -d memory.db --from 3 --lines 5
+
+    Only files of the index can be had, and only what was indexed of them.
+    """
+    from .connections import open_readonly
+    from .files import read_file
+
+    with open_readonly(database) as conn:
+        text = read_file(conn, path).text(start, lines)
+    click.echo(printable(text) if sys.stdout.isatty() else text, nl=not text.endswith("\n"))
+
+
+@agent_memory.command()
+@database_option
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@one_line_errors
+def status(database: Path, as_json: bool) -> None:
+    """Say what an index holds, and what of it can be searched.
+
+    Example:
+
+    \b
+        datasette agent-memory status -d memory.db
+    """
+    from .connections import open_readonly
+    from .status import read_status
+
+    with open_readonly(database) as conn:
+        report = read_status(conn)
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False, indent=2))
+        return
+    for name, value in report.items():
+        if name not in ("ok", "notices", "sources"):
+            click.echo(printable(f"{name.replace('_', ' '):18} {'-' if value is None else value}"))
+    for source in report["sources"]:
+        line = f"source {source['source']}: {source['files']} files, {source['chunks']} chunks"
+        click.echo(printable(line))
+    for notice in report["notices"]:
+        click.secho(printable(notice["message"]), fg="yellow")
+
+
+@agent_memory.command()
+@click.argument("queries", type=click.Path(path_type=Path))
+@click.option(
+    "--root", required=True, type=click.Path(path_type=Path), help="The folder that holds the workspaces."
+)
+@click.option(
+    "--results", type=click.Path(path_type=Path), help="Write the ranked chunks of each query to this file."
+)
+@provider_option
+@search_options
+@click.option("--json", "as_json", is_flag=True, help="Print the measures as JSON.")
+@one_line_errors
+def evaluate(
+    queries: Path, root: Path, results: Path | None, provider: str, as_json: bool, **options: Any
+) -> None:
+    """Measure retrieval with questions whose answering lines are known.
+
+    Example:
+
+    \b
+        datasette agent-memory evaluate queries.jsonl --root workspaces --results ranked.json
+
+    QUERIES is a JSON lines file of {"id", "workspace", "query", "relevant": ["path:line"],
+    "category"}. Each workspace, a folder in --root, is indexed into a temporary database.
+    """
+    from .config import resolve_options
+    from .evaluation import as_table, read_queries, run_queries, summarise
+
+    given = {name: value for name, value in given_parameters(options).items() if value is not None}
+    resolve_options(given)
+    asked = read_queries(queries)
+    with _ProgressBar("Evaluating") as progress:
+        ranked, chars = run_queries(asked, root, {"provider": _provider(provider)}, given, progress.at)
+    if results is not None:
+        try:
+            results.write_text(json.dumps(ranked, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{results}: {(error.strerror or 'cannot be written').lower()}") from error
+    summary = summarise(asked, ranked, chars)
+    click.echo(json.dumps(summary, indent=2) if as_json else as_table(summary))
+
+
+@agent_memory.command()
+@click.option("--port", type=click.IntRange(1, 65535), help=f"Port to serve on.  [default: {DEMO_PORT} or a free one]")
+@click.option("--no-browser", is_flag=True, help="Don't open a browser.")
+@one_line_errors
+def demo(port: int | None, no_browser: bool) -> None:
+    """Index a sample memory and serve it, with the embedded model, until Ctrl-C.
+
+    Example:
+
+    \b
+        datasette agent-memory demo
+    """
+    from datasette.cli import cli as datasette_cli
+
+    from .ingest import IndexSettings, update_index
+
+    here = Path(__file__).parent
+    port = port or _free_port(DEMO_PORT)
+    url = f"http://127.0.0.1:{port}/memory/-/agent-memory"
+    with tempfile.TemporaryDirectory(prefix="agent-memory-demo-") as folder:
+        database = Path(folder) / DEFAULT_DATABASE
+        report = update_index(database, IndexSettings(here / "sample", provider=_provider("auto")))
+        click.echo(
+            f"Indexed a sample memory: {report.files_added} files, {report.chunks_total} chunks, "
+            f"{report.provider} {report.model}, {report.took_s:.1f} s"
+        )
+        click.echo(f"Search it at {url}?q=WH-401+certificate+expired")
+        if not no_browser and _has_desktop():
+            threading.Thread(target=_open_when_served, args=(url, port), daemon=True).start()
+        datasette_cli.main(
+            ["serve", str(database), "--metadata", str(here / "metadata.yml"), "--port", str(port)],
+            prog_name="datasette",
+            standalone_mode=False,
+        )
+
+
+def printable(text: str) -> str:
+    """A text without control characters, with which a memory could steer the terminal."""
+    return "".join(
+        character if character in "\n\t" or not unicodedata.category(character).startswith("C") else "\ufffd"
+        for character in text
+    )
+
+
+def _print_answer(answer: Answer) -> None:
+    for notice in answer.notices:
+        click.secho(printable(notice.message), fg="yellow", err=True)
+    if not answer.hits:
+        click.echo("Nothing matches.")
+    for number, hit in enumerate(answer.hits, 1):
+        if number > 1:
+            click.echo()
+        place = printable(f"{hit.path}:{hit.start_line}-{hit.end_line}")
+        click.echo(f"{click.style(f'{hit.score:.3f}', bold=True)} {click.style(place, fg='cyan')}")
+        click.secho(f"      {_explanation(hit, answer)}", dim=True)
+        pieces = [
+            click.style(printable(text), fg="yellow", bold=True) if matched else printable(text)
+            for text, matched in hit.snippet.segments()
+        ]
+        for line in "".join(pieces).strip().splitlines():
+            click.echo(f"      {line}" if line.strip() else "")
+
+
+def _explanation(hit: Hit, answer: Answer) -> str:
+    from .search import score_parts
+
+    parts = [
+        f"{part.weight:.2f} * {part.value:.3f} {part.side}" if part.value is not None else f"no {part.side} hit"
+        for part in score_parts(hit, answer.options)
+    ]
+    text = " + ".join(parts) or "by the ranks of both sides"
+    if answer.options.decay:
+        age = "evergreen" if hit.age_days is None else f"{hit.age_days:.0f} days"
+        text += f", decay * {hit.decay:.3f} ({age})"
+    if hit.score < answer.options.min_score:
+        text += f", below min score {answer.options.min_score:g}, here for its keywords"
+    return text
+
+
+def _provider(name: str) -> Provider | None:
+    from .embeddings import choose_provider
+
+    try:
+        return choose_provider(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+class _ProgressBar:
+    """A progress bar on a terminal, nothing elsewhere, that learns its length as it goes."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._bar: Any = None
+
+    def __enter__(self) -> _ProgressBar:
+        return self
+
+    def at(self, done: int, total: int) -> None:
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
+            self._bar.__enter__()
+        # A rebuild goes through the files twice.
+        if done < self._bar.pos:
+            self._bar.pos = 0
+        self._bar.update(done - self._bar.pos)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+
+def _free_port(wished: int) -> int:
+    for port in (wished, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            chosen: int = probe.getsockname()[1]
+            return chosen
+    return wished
+
+
+def _has_desktop() -> bool:
+    # Elsewhere webbrowser would start a text browser in the server's own terminal.
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def _open_when_served(url: str, port: int, patience_s: float = 30) -> None:
+    import webbrowser
+
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            webbrowser.open(url)
+            return

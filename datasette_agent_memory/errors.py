@@ -1,0 +1,5 @@
+"""What goes wrong for reasons that a user can mend."""
+
+
+class AgentMemoryError(Exception):
+    """Something given cannot be used; the message is one line for its user, and names it."""

@@ -1,0 +1,62 @@
+"""What an index holds, in numbers, and which of it can be searched."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from .connections import Connection, sqlite3
+from .schema import MemoryIndex
+from .search import NotAMemoryDatabase, usable_sides
+
+
+def read_status(conn: Connection) -> dict[str, Any]:
+    """Counts, model and notices of a database's index; raises NotAMemoryDatabase."""
+    index = MemoryIndex.read(conn)
+    if index is None:
+        raise NotAMemoryDatabase
+    layout = index.layout
+    sides, notices = usable_sides(index, "hybrid")
+    sources = conn.execute(
+        f"select source, count(distinct path), count(*) from {layout.chunks} group by source order by source"
+    ).fetchall()
+    updated = conn.execute(f"select max(updated_at) from {layout.chunks}").fetchone()[0]
+    return {
+        "ok": True,
+        "files": _count(conn, layout.files),
+        "chunks": _count(conn, layout.chunks),
+        "sources": [
+            {"source": source, "files": files, "chunks": chunks} for source, files, chunks in sources
+        ],
+        "provider": index.provider,
+        "model": index.model,
+        "dims": index.dims,
+        "searches": sides.mode if sides.vector or sides.text else None,
+        "sqlite_vec": index.has_sqlite_vec,
+        "fts_rows": _count(conn, layout.chunks_fts) if index.has_fts else None,
+        "vec_rows": _count(conn, layout.chunks_vec) if index.has_vec_table and index.has_sqlite_vec else None,
+        "cached_embeddings": _count(conn, layout.embedding_cache),
+        "chunk_tokens": index.meta.get("chunkTokens"),
+        "chunk_overlap": index.meta.get("chunkOverlap"),
+        "tokenizer": index.meta.get("ftsTokenizer"),
+        "indexed_at": _iso(updated),
+        "notices": [{"code": notice.code, "message": notice.message} for notice in notices],
+    }
+
+
+def _count(conn: Connection, table: str) -> int | None:
+    try:
+        count: int = conn.execute(f"select count(*) from {table}").fetchone()[0]
+    except sqlite3.Error:  # a table that this database has not got
+        return None
+    return count
+
+
+def _iso(milliseconds: Any) -> str | None:
+    if not isinstance(milliseconds, (int, float)):
+        return None
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

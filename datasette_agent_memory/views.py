@@ -1,0 +1,340 @@
+"""Pages and JSON."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+from datasette.utils import add_cors_headers, tilde_decode, tilde_encode
+from datasette.utils.asgi import Forbidden, NotFound, Response
+
+from .config import PARAMETERS, PLUGIN_NAME, ParameterError, configured_options, resolve_options
+from .connections import sqlite3
+from .errors import AgentMemoryError
+from .files import FileNotIndexed, IndexedFile, list_paths, read_file
+from .layouts import find_layout
+from .schema import MemoryIndex
+from .search import Answer, NotAMemoryDatabase, score_parts, search
+from .status import read_status
+
+View = Callable[[Any, Any], Awaitable[Response]]
+
+
+class BadRequest(AgentMemoryError):
+    """The request cannot be answered as it is; the message says why."""
+
+
+def view(function: View) -> View:
+    """Turn what a view raises into a page, or into JSON where JSON was asked for."""
+
+    @wraps(function)
+    async def wrapped(request: Any, datasette: Any) -> Response:
+        as_json = bool(request.url_vars.get("format"))
+        try:
+            response = await function(request, datasette)
+        except (BadRequest, ParameterError) as error:
+            response = await _error(datasette, request, str(error), 400, as_json)
+        except Forbidden as error:
+            if not as_json:
+                raise
+            response = await _error(datasette, request, str(error) or "Permission denied", 403, as_json)
+        except (NotFound, NotAMemoryDatabase, FileNotIndexed) as error:
+            response = await _error(datasette, request, str(error), 404, as_json)
+        if as_json and datasette.cors:
+            add_cors_headers(response.headers)
+        return response
+
+    return wrapped
+
+
+@view
+async def search_page(request: Any, datasette: Any) -> Response:
+    """The search page of one database, and the same as JSON."""
+    database = await _readable_database(request, datasette)
+    q = request.args.get("q") or ""
+    given = {name: request.args.get(name) for name in PARAMETERS}
+    configured = configured_options(datasette, database.name)
+    time_limit_ms = datasette.setting("sql_time_limit_ms")
+    answer: Answer = await database.execute_fn(
+        lambda conn: search(conn, q, given, configured, time_limit_ms)
+    )
+    if request.url_vars["format"]:
+        shape = request.args.get("_shape") or "objects"
+        if shape not in ("objects", "openclaw"):
+            raise BadRequest("_shape must be one of objects, openclaw")
+        return Response.json(answer.as_openclaw() if shape == "openclaw" else answer.as_json())
+    path = _memory_path(datasette, database)
+    return await _render(
+        datasette,
+        request,
+        "agent_memory_search.html",
+        {
+            "database": database.name,
+            "answer": answer,
+            "paths": [] if q.strip() else await database.execute_fn(list_paths),
+            "parameters": PARAMETERS.values(),
+            "given": {name: value for name, value in given.items() if value},
+            "defaults": answer.defaults.as_parameters(),
+            "page_path": path,
+            "json_path": f"{path}.json?{request.query_string}",
+            "sql_path": (
+                _sql_path(datasette, database, answer)
+                if await _may_execute_sql(datasette, request.actor, database.name)
+                else None
+            ),
+            "explain": score_parts,
+        },
+    )
+
+
+@view
+async def file_page(request: Any, datasette: Any) -> Response:
+    """One file as it is indexed, with its chunks."""
+    database = await _readable_database(request, datasette)
+    path = request.args.get("path")
+    if not path:
+        raise BadRequest("path must be given")
+    start = _line_number(request, "from", 1)
+    count = _line_number(request, "lines", None)
+    file: IndexedFile = await database.execute_fn(lambda conn: read_file(conn, path))
+    if request.url_vars["format"]:
+        return Response.json(
+            {
+                "ok": True,
+                "path": file.path,
+                "source": file.source,
+                "text": file.text(start or 1, count),
+                "from": start,
+                "lines": len(file.lines[(start or 1) - 1 :][:count]),
+                "total_lines": len(file.lines),
+                "chunks": [
+                    {"start_line": chunk.start_line, "end_line": chunk.end_line} for chunk in file.chunks
+                ],
+            }
+        )
+    memory_path = _memory_path(datasette, database)
+    return await _render(
+        datasette,
+        request,
+        "agent_memory_file.html",
+        {
+            "database": database.name,
+            "file": file,
+            "starts": {chunk.start_line for chunk in file.chunks},
+            "page_path": memory_path,
+            "json_path": f"{memory_path}/file.json?{urlencode({'path': path})}",
+        },
+    )
+
+
+@view
+async def status_page(request: Any, datasette: Any) -> Response:
+    """What the index of one database holds."""
+    database = await _readable_database(request, datasette)
+    status = await database.execute_fn(read_status)
+    if request.url_vars["format"]:
+        return Response.json(status)
+    path = _memory_path(datasette, database)
+    return await _render(
+        datasette,
+        request,
+        "agent_memory_status.html",
+        {
+            "database": database.name,
+            "status": status,
+            "page_path": path,
+            "json_path": f"{path}/status.json",
+        },
+    )
+
+
+@view
+async def home_page(request: Any, datasette: Any) -> Response:
+    """The memory databases that the visitor may read."""
+    databases = []
+    for database, index in await _memory_databases(datasette, request.actor):
+        databases.append(
+            {
+                "name": database.name,
+                "path": _memory_path(datasette, database),
+                "files": len(await database.execute_fn(list_paths)),
+                "model": index.model,
+                "provider": index.provider,
+            }
+        )
+    return await _render(
+        datasette, request, "agent_memory_home.html", {"databases": databases, "page_path": ""}
+    )
+
+
+async def start(datasette: Any) -> None:
+    """Refuse a bad configuration at once, and load the model that queries will need."""
+    for database in _attached(datasette):
+        try:
+            resolve_options({}, configured_options(datasette, database.name))
+        except ParameterError as error:
+            raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
+    from .embeddings import provider_of_index
+
+    for _, index in await _indexes(datasette):
+        provider = provider_of_index(index.provider, index.model) if index.has_embeddings else None
+        if provider is not None and provider.in_process:
+            # In the background: the server answers meanwhile, and a failure is told by the search.
+            threading.Thread(target=_load_quietly, args=(provider,), daemon=True).start()
+
+
+def _load_quietly(provider: Any) -> None:
+    from .embeddings.base import EmbeddingError
+
+    with suppress(EmbeddingError):
+        provider.load()
+
+
+def memory_menu_links(datasette: Any, actor: Any) -> Callable[[], Awaitable[list[dict[str, str]]]]:
+    async def links() -> list[dict[str, str]]:
+        found = await _memory_databases(datasette, actor)
+        if not found:
+            return []
+        path = _memory_path(datasette, found[0][0]) if len(found) == 1 else datasette.urls.path("/-/agent-memory")
+        return [{"href": path, "label": "Agent memory"}]
+
+    return links
+
+
+def memory_database_actions(
+    datasette: Any, actor: Any, database: str
+) -> Callable[[], Awaitable[list[dict[str, str]]]]:
+    async def actions() -> list[dict[str, str]]:
+        for found, _ in await _memory_databases(datasette, actor):
+            if found.name == database:
+                return [
+                    {
+                        "href": _memory_path(datasette, found),
+                        "label": "Search agent memory",
+                        "description": "Hybrid search of what the agent remembers, with every score explained",
+                    }
+                ]
+        return []
+
+    return actions
+
+
+async def _readable_database(request: Any, datasette: Any) -> Any:
+    """The database of the request; raises NotFound, Forbidden and NotAMemoryDatabase."""
+    try:
+        database = datasette.get_database(route=tilde_decode(request.url_vars["database"]))
+    except KeyError:
+        raise NotFound("No such database") from None
+    layout = await database.execute_fn(find_layout)
+    await _ensure_readable(datasette, request.actor, database.name, layout.chunks if layout else None)
+    if layout is None:
+        raise NotAMemoryDatabase
+    return database
+
+
+def _is_1_0(datasette: Any) -> bool:
+    """Whether this is the line of Datasette with resources in its permission checks."""
+    return hasattr(datasette, "ensure_permission")
+
+
+async def _ensure_readable(datasette: Any, actor: Any, database: str, table: str | None) -> None:
+    """Raise Forbidden unless the actor may view the table, or with no table the database."""
+    if _is_1_0(datasette):
+        from datasette.resources import DatabaseResource, TableResource
+
+        if table is None:
+            await datasette.ensure_permission(
+                action="view-database", resource=DatabaseResource(database), actor=actor
+            )
+        else:
+            await datasette.ensure_permission(
+                action="view-table", resource=TableResource(database, table), actor=actor
+            )
+    else:
+        table_first = [("view-table", (database, table))] if table else []
+        await datasette.ensure_permissions(
+            actor, [*table_first, ("view-database", database), "view-instance"]
+        )
+
+
+async def _may_execute_sql(datasette: Any, actor: Any, database: str) -> bool:
+    if _is_1_0(datasette):
+        from datasette.resources import DatabaseResource
+
+        allowed = await datasette.allowed(
+            action="execute-sql", resource=DatabaseResource(database), actor=actor
+        )
+    else:
+        allowed = await datasette.permission_allowed(actor, "execute-sql", resource=database, default=True)
+    return bool(allowed)
+
+
+def _attached(datasette: Any) -> list[Any]:
+    # 0.65 lists its own _internal database among the others.
+    return [database for name, database in datasette.databases.items() if name != "_internal"]
+
+
+async def _indexes(datasette: Any) -> list[tuple[Any, MemoryIndex]]:
+    found = []
+    for database in _attached(datasette):
+        try:
+            index = await database.execute_fn(MemoryIndex.read)
+        except sqlite3.Error:  # a database that cannot be read hides no other
+            continue
+        if index is not None:
+            found.append((database, index))
+    return found
+
+
+async def _memory_databases(datasette: Any, actor: Any) -> list[tuple[Any, MemoryIndex]]:
+    """The databases with an index that the actor may read."""
+    readable = []
+    for database, index in await _indexes(datasette):
+        try:
+            await _ensure_readable(datasette, actor, database.name, index.layout.chunks)
+        except Forbidden:
+            continue
+        readable.append((database, index))
+    return readable
+
+
+def _memory_path(datasette: Any, database: Any) -> str:
+    return str(datasette.urls.path(f"/{tilde_encode(database.route)}/-/agent-memory"))
+
+
+def _sql_path(datasette: Any, database: Any, answer: Answer) -> str:
+    """Datasette's SQL editor with this search's statement and parameters."""
+    page = datasette.urls.database(database.name)
+    if _is_1_0(datasette):
+        page = f"{page}/-/query"
+    return f"{page}?{urlencode({'sql': answer.sql, **answer.params})}"
+
+
+def _line_number(request: Any, name: str, default: int | None) -> int | None:
+    text = request.args.get(name)
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]):
+        raise BadRequest(f"{name} must be a whole number from 1")
+    return int(text[:10])
+
+
+async def _render(datasette: Any, request: Any, template: str, context: dict[str, Any]) -> Response:
+    return Response.html(await datasette.render_template(template, context, request=request))
+
+
+async def _error(datasette: Any, request: Any, message: str, status: int, as_json: bool) -> Response:
+    if as_json:
+        body = {"ok": False, "error": message, "errors": [message], "status": status}
+        return Response(
+            json.dumps(body), status=status, content_type="application/json; charset=utf-8"
+        )
+    context = {"message": message, "status": status}
+    html = await datasette.render_template("agent_memory_error.html", context, request=request)
+    return Response.html(html, status=status)
