@@ -341,8 +341,7 @@ def time_searches(database: Path, queries: int, repeat: int) -> dict[str, list[Q
     with open_readonly(database) as conn, closing(asyncio.new_event_loop()) as loop:
         memory = SearchedMemory(conn, database, loop)
         return {
-            kind: [memory.times(q, repeat) for q in asked]
-            for kind, asked in queries_by_kind(queries).items()
+            kind: [memory.times(q, repeat) for q in asked] for kind, asked in queries_by_kind(queries).items()
         }
 
 

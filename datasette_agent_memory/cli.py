@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS
-from .config import PARAMETERS, ParameterError
+from .config import PARAMETERS, ParameterError, resolve_options
 from .errors import AgentMemoryError
 
 if TYPE_CHECKING:
@@ -202,8 +202,10 @@ def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: A
     from .connections import open_readonly
     from .search import search as run_search
 
+    given = given_parameters(options)
+    resolve_options(given)
     with open_readonly(database) as conn:
-        answer = run_search(conn, query, given_parameters(options))
+        answer = run_search(conn, query, given)
     if as_sql:
         click.echo(answer.sql)
         for name, value in answer.params.items():
@@ -293,7 +295,6 @@ def evaluate(
     QUERIES is a JSON lines file of {"id", "workspace", "query", "relevant": ["path:line"],
     "category"}. Each workspace, a folder in --root, is indexed into a temporary database.
     """
-    from .config import resolve_options
     from .evaluation import as_table, read_queries, run_queries, summarise
 
     given = {name: value for name, value in given_parameters(options).items() if value is not None}
