@@ -286,7 +286,8 @@ class SearchedMemory:
         self.conn = conn
         self.name = database.stem
         self.loop = loop
-        self.datasette = Datasette([str(database)])
+        # By default Datasette interrupts a search after a second, which would hide what it takes.
+        self.datasette = Datasette([str(database)], settings={"sql_time_limit_ms": 60_000})
         loop.run_until_complete(self.datasette.invoke_startup())
 
     def in_process(self, q: str) -> Answer:

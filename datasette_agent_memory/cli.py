@@ -175,8 +175,8 @@ def index(
         click.echo(printable(f"Skipped {skipped.path}: {skipped.reason}"), err=True)
     click.echo(
         f"{'Would index' if dry_run else 'Indexed'} {root}: {report.files_added} files added, "
-        f"{report.files_updated} updated, {report.files_unchanged} unchanged, {report.files_removed} removed; "
-        f"{report.chunks_total} chunks"
+        f"{report.files_updated} updated, {report.files_unchanged} unchanged, "
+        f"{report.files_removed} removed; {report.chunks_total} chunks"
         + (f"; {report.embeddings_computed} to embed" if dry_run else "")
     )
     if not dry_run:
@@ -306,13 +306,17 @@ def evaluate(
         try:
             results.write_text(json.dumps(ranked, ensure_ascii=False) + "\n", encoding="utf-8")
         except OSError as error:
-            raise click.ClickException(f"{results}: {(error.strerror or 'cannot be written').lower()}") from error
+            raise click.ClickException(
+                f"{results}: {(error.strerror or 'cannot be written').lower()}"
+            ) from error
     summary = summarise(asked, ranked, chars)
     click.echo(json.dumps(summary, indent=2) if as_json else as_table(summary))
 
 
 @agent_memory.command()
-@click.option("--port", type=click.IntRange(1, 65535), help=f"Port to serve on.  [default: {DEMO_PORT} or a free one]")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help=f"Port to serve on.  [default: {DEMO_PORT} or a free one]"
+)
 @click.option("--no-browser", is_flag=True, help="Don't open a browser.")
 @one_line_errors
 def demo(port: int | None, no_browser: bool) -> None:
@@ -378,7 +382,9 @@ def _explanation(hit: Hit, answer: Answer) -> str:
     from .search import score_parts
 
     parts = [
-        f"{part.weight:.2f} * {part.value:.3f} {part.side}" if part.value is not None else f"no {part.side} hit"
+        f"{part.weight:.2f} * {part.value:.3f} {part.side}"
+        if part.value is not None
+        else f"no {part.side} hit"
         for part in score_parts(hit, answer.options)
     ]
     text = " + ".join(parts) or "by the ranks of both sides"

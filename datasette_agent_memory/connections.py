@@ -12,7 +12,7 @@ import click
 
 # pysqlite3 where it is installed, as Datasette and sqlite-utils do: connections and
 # exceptions of the two modules don't mix.
-from datasette.utils.sqlite import sqlite3
+from datasette.utils.sqlite import sqlite3 as sqlite3
 
 from .errors import AgentMemoryError
 
@@ -141,5 +141,6 @@ def refuse_unreadable_vectors(conn: Connection, database: str) -> None:
         "select 1 from sqlite_master where type = 'table' and sql like 'create virtual table%using vec0%'"
     ).fetchone():
         raise click.ClickException(
-            f"Database {database} has a sqlite-vec table, and sqlite-vec cannot be loaded: {INSTALL_SQLITE_VEC}"
+            f"Database {database} has a sqlite-vec table, and sqlite-vec cannot be loaded: "
+            + INSTALL_SQLITE_VEC
         )

@@ -100,7 +100,8 @@ def run_queries(
                 for query in own:
                     results[query.id] = _ranked(conn, query, given)
                     chars[query.id] = sum(
-                        sum(lines[path][start - 1 : end]) for path, start, end, _ in results[query.id][:_CUTOFF]
+                        sum(lines[path][start - 1 : end])
+                        for path, start, end, _ in results[query.id][:_CUTOFF]
                     )
                     progress(len(results), len(queries))
     return results, chars

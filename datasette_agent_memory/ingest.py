@@ -411,7 +411,9 @@ class _Run:
     def _fill_vec(self) -> None:
         from .embeddings.base import from_json
 
-        rows = self.conn.execute("select id, embedding from chunks where length(embedding) > 2 order by rowid")
+        rows = self.conn.execute(
+            "select id, embedding from chunks where length(embedding) > 2 order by rowid"
+        )
         self.conn.executemany(_INSERT_VEC, ((id, from_json(embedding).tobytes()) for id, embedding in rows))
 
     def _rebuild(self, found: Found) -> None:
@@ -435,7 +437,7 @@ class _Run:
             for skipped in found.skipped:
                 if any(is_within(path, skipped.path) for path in self.known):
                     raise SourceError(
-                        f"{skipped.path}: {skipped.reason}; nothing was changed, since its memory would be lost"
+                        f"{skipped.path}: {skipped.reason}; nothing was changed, so as not to lose it"
                     )
             self._write_meta()
         self.report.embeddings_computed += computed
@@ -515,8 +517,8 @@ class _Run:
     def _cache(self, embeddings: dict[str, Embedding]) -> None:
         now = _now_ms()
         self.conn.executemany(
-            "insert or replace into embedding_cache"
-            " (provider, model, provider_key, hash, embedding, dims, updated_at) values (?, ?, ?, ?, ?, ?, ?)",
+            "insert or replace into embedding_cache (provider, model, provider_key, hash, embedding, dims,"
+            " updated_at) values (?, ?, ?, ?, ?, ?, ?)",
             (
                 (self.provider_name, self.model, self.provider_key, hash, embedding, self.report.dims, now)
                 for hash, embedding in embeddings.items()

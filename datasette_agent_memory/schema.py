@@ -150,7 +150,9 @@ def create_tables(conn: Connection) -> None:
 def create_vec_table(conn: Connection, dims: int) -> None:
     """Make an empty chunks_vec of this width, in place of one that is there."""
     conn.execute("drop table if exists chunks_vec")
-    conn.execute(f"create virtual table chunks_vec using vec0(id text primary key, embedding float[{int(dims)}])")
+    conn.execute(
+        f"create virtual table chunks_vec using vec0(id text primary key, embedding float[{int(dims)}])"
+    )
 
 
 def _width(vec_sql: str | None, embedding: Any) -> int | None:

@@ -161,7 +161,9 @@ def score_parts(hit: Hit, options: SearchOptions) -> list[ScorePart]:
     )
     return [
         ScorePart(side, weight, value, weight * (value or 0.0) * hit.decay)
-        for side, weight, value in zip(("vector", "text"), weights, (hit.vector_score, hit.text_score), strict=True)
+        for side, weight, value in zip(
+            ("vector", "text"), weights, (hit.vector_score, hit.text_score), strict=True
+        )
         if weight
     ]
 
@@ -319,7 +321,8 @@ def _text_sql(layout: Layout, options: SearchOptions, params: dict[str, Any]) ->
         "rank": "bm25_norm(row_number() OVER (ORDER BY rank) - 1)",
         "max": "rank / min(rank) OVER ()",
     }[options.text_norm]
-    return f"SELECT id, {text_score} AS text_score\nFROM (\n{indent('SELECT id, rank' + chr(10) + best, '  ')}\n)"
+    ranked = indent(f"SELECT id, rank\n{best}", "  ")
+    return f"SELECT id, {text_score} AS text_score\nFROM (\n{ranked}\n)"
 
 
 def _scored_sql(layout: Layout, options: SearchOptions, sides: Sides, params: dict[str, Any]) -> str:
@@ -441,7 +444,9 @@ def _embed_query(provider: str, q: str) -> Notice | None:
     try:
         query_vector(provider, q)
     except EmbeddingError as error:
-        return Notice("embedding_failed", f"The query could not be embedded, so only keywords were searched: {error}.")
+        return Notice(
+            "embedding_failed", f"The query could not be embedded, so only keywords were searched: {error}."
+        )
     return None
 
 

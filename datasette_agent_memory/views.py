@@ -61,9 +61,7 @@ async def search_page(request: Any, datasette: Any) -> Response:
     given = {name: request.args.get(name) for name in PARAMETERS}
     configured = configured_options(datasette, database.name)
     time_limit_ms = datasette.setting("sql_time_limit_ms")
-    answer: Answer = await database.execute_fn(
-        lambda conn: search(conn, q, given, configured, time_limit_ms)
-    )
+    answer: Answer = await database.execute_fn(lambda conn: search(conn, q, given, configured, time_limit_ms))
     if request.url_vars["format"]:
         shape = request.args.get("_shape") or "objects"
         if shape not in ("objects", "openclaw"):
@@ -201,7 +199,11 @@ def memory_menu_links(datasette: Any, actor: Any) -> Callable[[], Awaitable[list
         found = await _memory_databases(datasette, actor)
         if not found:
             return []
-        path = _memory_path(datasette, found[0][0]) if len(found) == 1 else datasette.urls.path("/-/agent-memory")
+        path = (
+            _memory_path(datasette, found[0][0])
+            if len(found) == 1
+            else datasette.urls.path("/-/agent-memory")
+        )
         return [{"href": path, "label": "Agent memory"}]
 
     return links
@@ -217,7 +219,7 @@ def memory_database_actions(
                     {
                         "href": _memory_path(datasette, found),
                         "label": "Search agent memory",
-                        "description": "Hybrid search of what the agent remembers, with every score explained",
+                        "description": "What the agent remembers, with every score explained",
                     }
                 ]
         return []
@@ -320,7 +322,7 @@ def _line_number(request: Any, name: str, default: int | None) -> int | None:
     text = request.args.get(name)
     if not text:
         return default
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]):
+    if not text.isascii() or not text.isdigit() or not int(text[:10]) >= 1:
         raise BadRequest(f"{name} must be a whole number from 1")
     return int(text[:10])
 
@@ -332,9 +334,7 @@ async def _render(datasette: Any, request: Any, template: str, context: dict[str
 async def _error(datasette: Any, request: Any, message: str, status: int, as_json: bool) -> Response:
     if as_json:
         body = {"ok": False, "error": message, "errors": [message], "status": status}
-        return Response(
-            json.dumps(body), status=status, content_type="application/json; charset=utf-8"
-        )
+        return Response(json.dumps(body), status=status, content_type="application/json; charset=utf-8")
     context = {"message": message, "status": status}
     html = await datasette.render_template("agent_memory_error.html", context, request=request)
     return Response.html(html, status=status)

@@ -74,7 +74,9 @@ def test_search_prints_places_scores_and_text(run, root):
 
 def test_search_as_json_is_the_apis(run, root):
     run("index", root, "--provider", "tiny")
-    answer = json.loads(run("search", "heron", "--mode", "keyword", "--json", "--decay", "--now", "2026-02-04").stdout)
+    answer = json.loads(
+        run("search", "heron", "--mode", "keyword", "--json", "--decay", "--now", "2026-02-04").stdout
+    )
     assert answer["ok"] and answer["query"]["decay"] is True and answer["results"][0]["age_days"] == 30
 
 
@@ -143,7 +145,13 @@ def test_evaluate_measures_and_writes_results(run, workspace, tmp_path, tiny):
     root = workspace(NOTES)
     queries = tmp_path / "queries.jsonl"
     rows = [
-        {"id": "1", "workspace": root.name, "query": "heron", "relevant": ["memory/2026-01-05.md:3"], "category": "a"},
+        {
+            "id": "1",
+            "workspace": root.name,
+            "query": "heron",
+            "relevant": ["memory/2026-01-05.md:3"],
+            "category": "a",
+        },
         {"id": "2", "workspace": root.name, "query": "billing", "relevant": ["MEMORY.md:3", "MEMORY.md:9"]},
     ]
     queries.write_text("\n".join(map(json.dumps, rows)))

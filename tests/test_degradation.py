@@ -23,7 +23,12 @@ def ask(database):
             status = read_status(conn)
         # What the search says of the index, the status says too.
         said = {notice["code"] for notice in status["notices"]}
-        assert {notice.code for notice in answer.notices} - said <= {"timeout", "embedding_failed", "no_words", "search_failed"}
+        assert {notice.code for notice in answer.notices} - said <= {
+            "timeout",
+            "embedding_failed",
+            "no_words",
+            "search_failed",
+        }
         return answer
 
     return run
@@ -78,7 +83,12 @@ def test_neither(workspace, index, database, ask):
 
 @pytest.mark.needs_sqlite_vec
 def test_without_sqlite_vec_the_scores_are_the_same(workspace, index, tiny, ask, monkeypatch):
-    index(workspace({**NOTES, **{f"memory/{n}.md": f"note {n} of the canal {'heron ' * n}" for n in range(40)}}), tiny)
+    index(
+        workspace(
+            {**NOTES, **{f"memory/{n}.md": f"note {n} of the canal {'heron ' * n}" for n in range(40)}}
+        ),
+        tiny,
+    )
     cases = [{}, {"mode": "vector"}, {"path": "memory/2*"}, {"mmr": 1}, {"fusion": "rrf"}, {"k": 30}]
     expected = [ask(**case) for case in cases]
     monkeypatch.setattr("datasette_agent_memory.connections.load_sqlite_vec", lambda conn: False)
@@ -87,7 +97,9 @@ def test_without_sqlite_vec_the_scores_are_the_same(workspace, index, tiny, ask,
         assert codes(answer) == ["no_sqlite_vec"] and "pip install" in answer.notices[0].message
         assert "cosine_similarity(embedding, embed(:q))" in answer.sql
         assert [hit.id for hit in answer.hits] == [hit.id for hit in with_vec.hits]
-        assert [hit.score for hit in answer.hits] == pytest.approx([hit.score for hit in with_vec.hits], abs=1e-6)
+        assert [hit.score for hit in answer.hits] == pytest.approx(
+            [hit.score for hit in with_vec.hits], abs=1e-6
+        )
 
 
 @pytest.mark.needs_sqlite_vec

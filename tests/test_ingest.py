@@ -48,7 +48,12 @@ def test_a_workspace_is_indexed_by_its_conventions(workspace, index, rows, tiny,
     assert report["files"] == {"added": 3, "updated": 0, "unchanged": 0, "removed": 0, "skipped": []}
     assert report["chunks"] == {"added": 3, "removed": 0, "total": 3}
     assert report["embeddings"] == {"computed": 3, "cached": 0}
-    assert (report["ok"], report["provider"], report["model"], report["dims"]) == (True, "tiny", "tiny-bag", 32)
+    assert (report["ok"], report["provider"], report["model"], report["dims"]) == (
+        True,
+        "tiny",
+        "tiny-bag",
+        32,
+    )
     assert rows("select path from files order by path") == [(path,) for path in sorted(NOTES)]
     assert agreement() == 3
 
@@ -233,7 +238,11 @@ def fails(texts):
 
 def test_a_provider_that_gives_bad_vectors_is_refused(workspace, index, tiny, monkeypatch):
     embed = tiny.embed_documents
-    for bad in (lambda texts: embed(texts) * 0, lambda texts: embed(texts)[:, :8], lambda texts: embed(texts)[:1]):
+    for bad in (
+        lambda texts: embed(texts) * 0,
+        lambda texts: embed(texts)[:, :8],
+        lambda texts: embed(texts)[:1],
+    ):
         monkeypatch.setattr(tiny, "embed_documents", bad)
         with pytest.raises(EmbeddingError, match="unit length"):
             index(workspace(NOTES), tiny)
@@ -271,7 +280,9 @@ def test_a_rebuild_does_not_lose_a_file_that_cannot_be_read(workspace, index, ro
     assert found(rows, "Mara"), "what was indexed of it stays"
 
 
-@pytest.mark.parametrize("statement", ["drop table chunks_fts", "delete from chunks_fts", "drop table chunks_vec"])
+@pytest.mark.parametrize(
+    "statement", ["drop table chunks_fts", "delete from chunks_fts", "drop table chunks_vec"]
+)
 @pytest.mark.needs_sqlite_vec
 def test_a_lost_table_is_filled_again(workspace, index, rows, tiny, database, agreement, statement):
     root = workspace(NOTES)
@@ -358,7 +369,10 @@ def test_a_workspace_that_moved_is_the_same(workspace, index, tmp_path, tiny):
     "prepare, message",
     [
         (lambda file: file.mkdir(), "is a folder"),
-        (lambda file: file.write_bytes(b"no database at all, but a text of some length" * 9), "not a database"),
+        (
+            lambda file: file.write_bytes(b"no database at all, but a text of some length" * 9),
+            "not a database",
+        ),
     ],
 )
 def test_a_file_that_is_no_database_is_named(workspace, index, database, prepare, message):

@@ -107,7 +107,9 @@ def test_no_input_is_an_error_in_fts5(text):
         create_tables(conn)
         conn.execute("insert into chunks_fts (text, cjk) values (?, ?)", (text, cjk_terms(text)))
         for mode in ("auto", "any", "all"):
-            conn.execute("select * from chunks_fts where chunks_fts match ?", (fts_query(text, mode),)).fetchall()
+            conn.execute(
+                "select * from chunks_fts where chunks_fts match ?", (fts_query(text, mode),)
+            ).fetchall()
     finally:
         conn.close()
 

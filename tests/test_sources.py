@@ -58,7 +58,7 @@ def test_links_are_named_and_not_followed(workspace, tmp_path):
 
 
 def test_odd_names_are_found(workspace):
-    names = ["a b.md", "#%?.md", "it's \"q\".md", "🎉.md", "会议.md", "line\nbreak.md", "<b>.md"]
+    names = ["a b.md", "#%?.md", 'it\'s "q".md', "🎉.md", "会议.md", "line\nbreak.md", "<b>.md"]
     root = workspace({f"memory/{name}": "x" for name in names})
     assert sorted(file.path for file in find_files(root).files) == sorted(f"memory/{name}" for name in names)
 

@@ -144,7 +144,8 @@ def test_no_input_raises(conn, data):
 def mmr(conn, rows, weight):
     return json.loads(
         conn.execute(
-            "select mmr(value ->> 0, value ->> 1, value ->> 2, ?) from json_each(?)", (weight, json.dumps(rows))
+            "select mmr(value ->> 0, value ->> 1, value ->> 2, ?) from json_each(?)",
+            (weight, json.dumps(rows)),
         ).fetchone()[0]
     )
 

@@ -14,7 +14,7 @@ from datasette_agent_memory.connections import sqlite3
 NOTES = {
     "MEMORY.md": "# Long-term\n\nMara owns billing.\n",
     "memory/2026-01-05.md": "# Monday\n\nThe heron nests by the canal.\n\n## 会议\n\n数据库迁移完成\n",
-    "memory/<b>bold</b> & \"x\".md": "<script>alert('heron')</script> & <img src=x onerror=alert(1)>\n",
+    'memory/<b>bold</b> & "x".md': "<script>alert('heron')</script> & <img src=x onerror=alert(1)>\n",
 }
 SEARCH = "/memory/-/agent-memory"
 
@@ -100,7 +100,9 @@ async def test_a_bad_value_is_400_and_named(datasette):
     assert response.status_code == 400
     assert response.json() == {"ok": False, "error": message, "errors": [message], "status": 400}
     page = await get(datasette, SEARCH, q="x", k="-1")
-    assert page.status_code == 400 and html.escape(message, quote=True).replace("&#x27;", "&#39;") in page.text
+    assert (
+        page.status_code == 400 and html.escape(message, quote=True).replace("&#x27;", "&#39;") in page.text
+    )
 
 
 async def test_the_page_shows_what_json_says(datasette):
@@ -114,7 +116,11 @@ async def test_the_page_shows_what_json_says(datasette):
 
 
 async def test_the_sql_link_gives_the_same_rows_and_scores(datasette):
-    for given in ({}, {"mode": "keyword", "decay": "1"}, {"mmr": "1", "text_norm": "max", "path": "memory/*"}):
+    for given in (
+        {},
+        {"mode": "keyword", "decay": "1"},
+        {"mmr": "1", "text_norm": "max", "path": "memory/*"},
+    ):
         page = await get(datasette, SEARCH, q="heron's canal", **given)
         answer = (await get(datasette, f"{SEARCH}.json", q="heron's canal", **given)).json()
         (link,) = links(page, "View and edit SQL")
@@ -137,7 +143,9 @@ async def test_hostile_text_and_names_are_escaped(datasette):
     ):
         page = await get(datasette, path, **params)
         assert page.status_code == 200
-        assert "<script>alert" not in page.text and "<img src=x" not in page.text and "<b>bold" not in page.text
+        assert (
+            "<script>alert" not in page.text and "<img src=x" not in page.text and "<b>bold" not in page.text
+        )
 
 
 async def test_a_hundred_random_queries(datasette, capfd):
@@ -156,7 +164,9 @@ async def test_a_hundred_random_queries(datasette, capfd):
 async def test_a_file_as_it_is_indexed(datasette):
     page = await get(datasette, f"{SEARCH}/file", path="memory/2026-01-05.md")
     assert page.status_code == 200 and 'id="L3"' in page.text and "The heron nests" in page.text
-    answer = (await get(datasette, f"{SEARCH}/file.json", path="memory/2026-01-05.md", **{"from": 3, "lines": 2})).json()
+    answer = (
+        await get(datasette, f"{SEARCH}/file.json", path="memory/2026-01-05.md", **{"from": 3, "lines": 2})
+    ).json()
     assert answer["text"] == "The heron nests by the canal.\n\n"
     assert (answer["from"], answer["lines"], answer["total_lines"]) == (3, 2, 8)
     assert answer["chunks"] == [{"start_line": 1, "end_line": 8}]
@@ -164,7 +174,14 @@ async def test_a_file_as_it_is_indexed(datasette):
 
 @pytest.mark.parametrize(
     "path",
-    ["../workspace-other/secrets.md", "memory/leak.md", "/etc/passwd", "memory/%2e%2e/x", "MEMORY.md/", "memory"],
+    [
+        "../workspace-other/secrets.md",
+        "memory/leak.md",
+        "/etc/passwd",
+        "memory/%2e%2e/x",
+        "MEMORY.md/",
+        "memory",
+    ],
 )
 async def test_only_indexed_files_can_be_read(datasette, path):
     response = await get(datasette, f"{SEARCH}/file.json", path=path)
@@ -207,10 +224,16 @@ def other_database(tmp_path):
 
 async def test_a_database_without_memory_is_404(make_datasette, other_database):
     datasette = make_datasette(other_database)
-    for path in ("/other/-/agent-memory", "/other/-/agent-memory/status", "/other/-/agent-memory/file?path=x"):
+    for path in (
+        "/other/-/agent-memory",
+        "/other/-/agent-memory/status",
+        "/other/-/agent-memory/file?path=x",
+    ):
         page = await datasette.client.get(path)
         assert page.status_code == 404 and "holds no index of agent memory" in page.text
-        as_json = await datasette.client.get(path.replace("memory/", "memory/", 1).replace("?", ".json?") if "?" in path else f"{path}.json")
+        as_json = await datasette.client.get(
+            path.replace("memory/", "memory/", 1).replace("?", ".json?") if "?" in path else f"{path}.json"
+        )
         assert as_json.status_code == 404 and "no index of agent memory" in as_json.json()["error"]
     assert (await datasette.client.get("/nothing/-/agent-memory.json")).status_code == 404
     front = await datasette.client.get("/")
@@ -248,7 +271,9 @@ async def test_memory_is_for_those_who_may_view_it(workspace, index, database, t
     assert "Agent memory</a>" not in (await get(datasette, "/")).text
 
 
-async def test_without_execute_sql_there_is_no_link_to_the_editor(workspace, index, database, tiny, make_datasette):
+async def test_without_execute_sql_there_is_no_link_to_the_editor(
+    workspace, index, database, tiny, make_datasette
+):
     index(workspace(NOTES), tiny)
     datasette = make_datasette(database, settings={"default_allow_sql": False})
     page = await get(datasette, SEARCH, q="heron")
@@ -268,7 +293,7 @@ async def test_under_a_base_url_and_an_odd_name(workspace, index, tmp_path, tiny
     odd = database.rename(tmp_path / "my agent's.mem.db")
     datasette = make_datasette(odd, settings={"base_url": "/sub/"})
     home = await datasette.client.get("/-/agent-memory")
-    (path,) = [path for path in links(home, re.escape("my agent&#39;s.mem"))]
+    (path,) = links(home, re.escape("my agent&#39;s.mem"))
     assert path.startswith("/sub/my+agent~27s~2Emem/-/agent-memory")
     page = await datasette.client.get(path.removeprefix("/sub") + "?q=heron")
     assert page.status_code == 200 and "<mark>heron</mark>" in page.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def provider_of_index(provider: str, model: str) -> Provider | None:
     return candidate if candidate.model == model else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def get_provider(name: str) -> Provider:
     return PROVIDERS[name]()
 

