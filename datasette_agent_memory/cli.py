@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_DATABASE = "memory.db"
 DEMO_PORT = 8001
 
+_BIDI_CONTROLS = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -352,11 +354,14 @@ def demo(port: int | None, no_browser: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """A text without control characters, with which a memory could steer the terminal."""
-    return "".join(
-        character if character in "\n\t" or not unicodedata.category(character).startswith("C") else "\ufffd"
-        for character in text
-    )
+    """A text without the control characters with which a memory could steer the terminal."""
+    return "".join("\ufffd" if _steers(character) else character for character in text)
+
+
+def _steers(character: str) -> bool:
+    category = unicodedata.category(character)
+    # Cc are the escapes; bidirectional overrides and isolates show a text in another order.
+    return (category in ("Cc", "Cs") and character not in "\n\t") or character in _BIDI_CONTROLS
 
 
 def _print_answer(answer: Answer) -> None:

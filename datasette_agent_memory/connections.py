@@ -70,9 +70,11 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
     conn = _connect(path, "mode=ro")
     try:
         conn.execute("select 1 from sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        # A WAL database in a folder that cannot be written opens only as immutable.
+    except sqlite3.OperationalError as error:
         conn.close()
+        if "unable to open" not in str(error) and "readonly" not in str(error):
+            raise DatabaseError(f"{path}: {error}") from error
+        # A WAL database in a folder that cannot be written opens only as immutable.
         conn = _connect(path, "mode=ro&immutable=1")
     with closing(conn):
         with _database_errors(path):
@@ -103,7 +105,10 @@ def use_wal(conn: Connection) -> None:
 
 @contextmanager
 def transaction(conn: Connection) -> Iterator[None]:
-    """All or nothing, for a connection in autocommit mode."""
+    """All or nothing, for a connection in autocommit mode; part of one that is open already."""
+    if conn.in_transaction:
+        yield
+        return
     conn.execute("begin immediate")
     try:
         yield

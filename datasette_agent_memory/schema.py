@@ -44,9 +44,11 @@ class MemoryIndex:
             return None
         tables = dict(conn.execute("select name, sql from sqlite_master where type = 'table'").fetchall())
         vec_sql = tables.get(layout.chunks_vec)
-        # Most chunks have an embedding or none has: the first answers at once.
+        # All chunks have an embedding or none has, but for a few that a peer could not embed:
+        # to look at some is enough, and to look at all would take longer than a search.
         embedding = conn.execute(
-            f"select embedding from {layout.chunks} where length(embedding) > 2 limit 1"
+            f"select embedding from (select embedding from {layout.chunks} limit 100)"
+            " where length(embedding) > 2 limit 1"
         ).fetchone()
         return cls(
             layout=layout,

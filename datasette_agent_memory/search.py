@@ -209,13 +209,16 @@ def search(
     while True:
         options = replace(options, mode=sides.mode)
         sql, params = build_sql(index.layout, q, options, sides)
+        attempted = time.perf_counter()
         try:
             with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
                 rows = conn.execute(sql, params).fetchall()
             break
         except sqlite3.Error as error:
             narrower = _narrower(sides)
-            notices.append(_failure(error, time_limit_ms, narrower))
+            # An interrupted statement has many errors: each function inside it fails its own way.
+            timed_out = time_limit_ms is not None and _milliseconds_since(attempted) >= time_limit_ms
+            notices.append(_failure(error, time_limit_ms if timed_out else None, narrower))
             sides = narrower
     sql_ms = _milliseconds_since(sql_started)
 
@@ -456,8 +459,9 @@ def _narrower(sides: Sides) -> Sides:
 
 
 def _failure(error: Exception, time_limit_ms: int | None, narrower: Sides) -> Notice:
+    """Why a search failed: by the time limit, if it is given, or by an error."""
     searched = "only keywords were searched" if narrower.text else "there are no results"
-    if "interrupted" in str(error):
+    if time_limit_ms is not None:
         return Notice("timeout", f"The search took more than {time_limit_ms} ms, so {searched}.")
     return Notice("search_failed", f"SQLite could not run the search, so {searched}: {error}.")
 

@@ -33,8 +33,9 @@ def read_status(conn: Connection) -> dict[str, Any]:
         "dims": index.dims,
         "searches": sides.mode if sides.vector or sides.text else None,
         "sqlite_vec": index.has_sqlite_vec,
-        "fts_rows": _count(conn, layout.chunks_fts) if index.has_fts else None,
-        "vec_rows": _count(conn, layout.chunks_vec) if index.has_vec_table and index.has_sqlite_vec else None,
+        # Their shadow tables have a narrow row for each of their own.
+        "fts_rows": _count(conn, f"{layout.chunks_fts}_docsize"),
+        "vec_rows": _count(conn, f"{layout.chunks_vec}_rowids"),
         "cached_embeddings": _count(conn, layout.embedding_cache),
         "chunk_tokens": index.meta.get("chunkTokens"),
         "chunk_overlap": index.meta.get("chunkOverlap"),

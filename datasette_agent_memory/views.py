@@ -180,7 +180,7 @@ async def start(datasette: Any) -> None:
             raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
     from .embeddings import provider_of_index
 
-    for _, index in await _indexes(datasette):
+    for _, index in await _indexes(_attached(datasette)):
         provider = provider_of_index(index.provider, index.model) if index.has_embeddings else None
         if provider is not None and provider.in_process:
             # In the background: the server answers meanwhile, and a failure is told by the search.
@@ -213,16 +213,14 @@ def memory_database_actions(
     datasette: Any, actor: Any, database: str
 ) -> Callable[[], Awaitable[list[dict[str, str]]]]:
     async def actions() -> list[dict[str, str]]:
-        for found, _ in await _memory_databases(datasette, actor):
-            if found.name == database:
-                return [
-                    {
-                        "href": _memory_path(datasette, found),
-                        "label": "Search agent memory",
-                        "description": "What the agent remembers, with every score explained",
-                    }
-                ]
-        return []
+        return [
+            {
+                "href": _memory_path(datasette, found),
+                "label": "Search agent memory",
+                "description": "What the agent remembers, with every score explained",
+            }
+            for found, _ in await _memory_databases(datasette, actor, [datasette.get_database(database)])
+        ]
 
     return actions
 
@@ -282,9 +280,9 @@ def _attached(datasette: Any) -> list[Any]:
     return [database for name, database in datasette.databases.items() if name != "_internal"]
 
 
-async def _indexes(datasette: Any) -> list[tuple[Any, MemoryIndex]]:
+async def _indexes(databases: list[Any]) -> list[tuple[Any, MemoryIndex]]:
     found = []
-    for database in _attached(datasette):
+    for database in databases:
         try:
             index = await database.execute_fn(MemoryIndex.read)
         except sqlite3.Error:  # a database that cannot be read hides no other
@@ -294,10 +292,12 @@ async def _indexes(datasette: Any) -> list[tuple[Any, MemoryIndex]]:
     return found
 
 
-async def _memory_databases(datasette: Any, actor: Any) -> list[tuple[Any, MemoryIndex]]:
-    """The databases with an index that the actor may read."""
+async def _memory_databases(
+    datasette: Any, actor: Any, databases: list[Any] | None = None
+) -> list[tuple[Any, MemoryIndex]]:
+    """The databases, of those given or all, with an index that the actor may read."""
     readable = []
-    for database, index in await _indexes(datasette):
+    for database, index in await _indexes(_attached(datasette) if databases is None else databases):
         try:
             await _ensure_readable(datasette, actor, database.name, index.layout.chunks)
         except Forbidden:
