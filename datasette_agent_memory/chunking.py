@@ -69,34 +69,49 @@ def chunk_markdown(
     yield from _chunk(segments)
 
 
-def join_chunks(chunks: list[Chunk], tokens: int = DEFAULT_TOKENS) -> str:
-    """The text that chunk_markdown(text, tokens) made these chunks of, in file order.
+def join_chunks(chunks: list[Chunk], tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLAP) -> str:
+    """The text that chunk_markdown(text, tokens, overlap) made these chunks of, in file order.
 
     Overlaps are laid on one another and cut lines joined again. Lines that no chunk holds,
-    blank ones as a rule, come back empty, except at the end of the text.
+    blank ones as a rule, come back empty, except at the end of the text. Where a line was
+    cut, its parts don't say for certain where it ends: compare the hash.
     """
-    pieces: list[tuple[int, str]] = []
+    lines: list[list[str]] = []
+    previous: list[str] = []
     for chunk in chunks:
         new = chunk.text.split("\n")
-        carried = _carried(pieces, chunk.start_line, new)
-        line = pieces[-1][0] if pieces else 0
+        carried = _count_carried(previous, new, overlap)
         if not carried:
-            line = max(line, chunk.start_line - 1)
-        fresh = new[carried:]
-        surplus = len(fresh) - (chunk.end_line - line)
-        for index, piece in enumerate(fresh):
-            # Only a full segment is followed by more of its own line.
-            continues = bool(pieces) and pieces[-1][0] == line and _is_full(pieces[-1][1], tokens)
-            if surplus > 0 and (continues or len(fresh) - index <= surplus):
-                surplus -= 1
-            else:
-                line += 1
-            pieces.append((line, piece))
-    lines: list[str] = []
-    for line, piece in pieces:
-        lines.extend([""] * (line - len(lines)))
-        lines[line - 1] += piece
-    return "\n".join(lines)
+            lines.extend([] for _ in range(len(lines), chunk.start_line - 1))
+        _lay_down(lines, new[carried:], chunk.end_line, tokens)
+        previous = new
+    return "\n".join("".join(line) for line in lines)
+
+
+def _lay_down(lines: list[list[str]], segments: list[str], end_line: int, tokens: int) -> None:
+    """Add segments to the lines, each a list of its own, so that the last is end_line."""
+    surplus = len(segments) - (end_line - len(lines))
+    while segments:
+        more = _count_more(lines[-1], segments, surplus, tokens) if lines and surplus > 0 else 0
+        if more:
+            lines[-1] += segments[:more]
+            surplus -= more
+        else:
+            more = 1
+            lines.append(segments[:1])
+        segments = segments[more:]
+
+
+def _count_more(line: list[str], segments: list[str], surplus: int, tokens: int) -> int:
+    """How many of the segments belong to a line that was begun: what cutting it would give."""
+    if len(segments) <= surplus:
+        return len(segments)
+    max_chars = max(_MIN_CHUNK_CHARS, tokens * CHARS_PER_TOKEN)
+    for count in range(surplus, 0, -1):
+        whole = line + segments[:count]
+        if list(_segments("".join(whole), max_chars, max(1, tokens), whole_characters=True)) == whole:
+            return count
+    return 0
 
 
 def weighted_length(text: str) -> int:
@@ -156,14 +171,8 @@ def _chunk(segments: list[tuple[int, str, int]]) -> Iterator[Chunk]:
         yield Chunk(segments[0][0], segments[-1][0], text)
 
 
-def _carried(pieces: list[tuple[int, str]], start_line: int, new: list[str]) -> int:
-    """How many of the new segments are the last ones of the pieces, carried over."""
-    for count in range(min(len(pieces), len(new)), 0, -1):
-        if pieces[-count][0] == start_line and [text for _, text in pieces[-count:]] == new[:count]:
-            return count
-    return 0
-
-
-def _is_full(segment: str, tokens: int) -> bool:
-    units = len(segment) + sum(1 for _ in _ASTRAL.finditer(segment))
-    return units >= max(1, tokens)
+def _count_carried(previous: list[str], new: list[str], overlap: int) -> int:
+    """How many of a chunk's segments were carried over from the chunk before it."""
+    segments = [(0, segment, weighted_length(segment) + 1) for segment in previous]
+    carried = len(_carry_over(segments, overlap * CHARS_PER_TOKEN))
+    return carried if previous[len(previous) - carried :] == new[:carried] else 0

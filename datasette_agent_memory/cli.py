@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -43,7 +44,7 @@ def one_line_errors(command: Command) -> Command:
         except ParameterError as error:
             raise click.UsageError(printable(str(error))) from error
         except AgentMemoryError as error:
-            raise click.ClickException(printable(str(error))) from error
+            raise click.ClickException(printable(str(error)).replace("\n", " ")) from error
 
     return wrapped  # type: ignore[return-value]
 
@@ -171,11 +172,11 @@ def index(
     with _ProgressBar("Indexing") as progress:
         report = update_index(database, settings, progress.at)
     if as_json:
-        click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        echo_json(report.as_json())
         return
     for skipped in report.skipped:
-        click.echo(printable(f"Skipped {skipped.path}: {skipped.reason}"), err=True)
-    click.echo(
+        echo(f"Skipped {skipped.path}: {skipped.reason}", err=True)
+    echo(
         f"{'Would index' if dry_run else 'Indexed'} {root}: {report.files_added} files added, "
         f"{report.files_updated} updated, {report.files_unchanged} unchanged, "
         f"{report.files_removed} removed; {report.chunks_total} chunks"
@@ -183,7 +184,7 @@ def index(
     )
     if not dry_run:
         vectors = f"{report.provider} {report.model}" if report.dims else "keywords only"
-        click.echo(f"{database}: {vectors}, {report.took_s:.1f} s. To look at it: datasette {database}")
+        echo(f"{database}: {vectors}, {report.took_s:.1f} s. To look at it: datasette {database}")
 
 
 @agent_memory.command()
@@ -211,9 +212,9 @@ def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: A
     if as_sql:
         click.echo(answer.sql)
         for name, value in answer.params.items():
-            click.echo(f"-- :{name} = {json.dumps(value, ensure_ascii=False)}")
+            echo(f"-- :{name} = {json.dumps(value, ensure_ascii=False)}")
     elif as_json:
-        click.echo(json.dumps(answer.as_json(), ensure_ascii=False, indent=2))
+        echo_json(answer.as_json())
     else:
         _print_answer(answer)
 
@@ -238,8 +239,15 @@ def get(path: str, database: Path, start: int, lines: int | None) -> None:
     from .files import read_file
 
     with open_readonly(database) as conn:
-        text = read_file(conn, path).text(start, lines)
+        file = read_file(conn, path)
+    text = file.text(start, lines)
     click.echo(printable(text) if sys.stdout.isatty() else text, nl=not text.endswith("\n"))
+    if not file.is_exact:
+        click.echo(
+            "Note: the index does not hold this file to the letter, and the file on disk is another one "
+            "by now: equal parts of a long line, and blank lines at the end, may be missing.",
+            err=True,
+        )
 
 
 @agent_memory.command()
@@ -260,14 +268,13 @@ def status(database: Path, as_json: bool) -> None:
     with open_readonly(database) as conn:
         report = read_status(conn)
     if as_json:
-        click.echo(json.dumps(report, ensure_ascii=False, indent=2))
+        echo_json(report)
         return
     for name, value in report.items():
         if name not in ("ok", "notices", "sources"):
-            click.echo(printable(f"{name.replace('_', ' '):18} {'-' if value is None else value}"))
+            echo(f"{name.replace('_', ' '):18} {'-' if value is None else value}")
     for source in report["sources"]:
-        line = f"source {source['source']}: {source['files']} files, {source['chunks']} chunks"
-        click.echo(printable(line))
+        echo(f"source {source['source']}: {source['files']} files, {source['chunks']} chunks")
     for notice in report["notices"]:
         click.secho(printable(notice["message"]), fg="yellow")
 
@@ -312,7 +319,10 @@ def evaluate(
                 f"{results}: {(error.strerror or 'cannot be written').lower()}"
             ) from error
     summary = summarise(asked, ranked, chars)
-    click.echo(json.dumps(summary, indent=2) if as_json else as_table(summary))
+    if as_json:
+        echo_json(summary)
+    else:
+        echo(as_table(summary))
 
 
 @agent_memory.command()
@@ -336,6 +346,8 @@ def demo(port: int | None, no_browser: bool) -> None:
     here = Path(__file__).parent
     port = port or _free_port(DEMO_PORT)
     url = f"http://127.0.0.1:{port}/memory/-/agent-memory"
+    # The server passes a SIGTERM on when it has shut down; then the folder goes as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="agent-memory-demo-") as folder:
         database = Path(folder) / DEFAULT_DATABASE
         report = update_index(database, IndexSettings(here / "sample", provider=_provider("auto")))
@@ -355,7 +367,17 @@ def demo(port: int | None, no_browser: bool) -> None:
 
 def printable(text: str) -> str:
     """A text without the control characters with which a memory could steer the terminal."""
+    text = text.replace("\r\n", "\n")
     return "".join("\ufffd" if _steers(character) else character for character in text)
+
+
+def echo(text: str, err: bool = False) -> None:
+    click.echo(printable(text), err=err)
+
+
+def echo_json(value: Any) -> None:
+    """Print JSON, on a terminal in ASCII, since JSON itself escapes only some control characters."""
+    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), indent=2))
 
 
 def _steers(character: str) -> bool:

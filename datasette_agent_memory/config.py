@@ -75,7 +75,7 @@ class Parameter:
 
     def _range(self) -> str:
         kind = "a whole number" if self.type is int else "a number"
-        return f"{kind} from {self.minimum:g} to {self.maximum:g}"
+        return f"{kind} from {self.minimum:g} to {self.maximum:.10g}"
 
     def _error(self, expected: str, text: str) -> ParameterError:
         shown = text if len(text) <= 40 else text[:40] + "…"

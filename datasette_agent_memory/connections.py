@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -70,16 +69,14 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
     conn = _connect(path, "mode=ro")
     try:
         conn.execute("select 1 from sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:
-        conn.close()
-        if "unable to open" not in str(error) and "readonly" not in str(error):
-            raise DatabaseError(f"{path}: {error}") from error
-        # A WAL database in a folder that cannot be written opens only as immutable.
-        conn = _connect(path, "mode=ro&immutable=1")
-    with closing(conn):
-        with _database_errors(path):
-            conn.execute("select 1 from sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        if "unable to open" in str(error) or "readonly" in str(error):
+            # A WAL database in a folder that cannot be written opens only as immutable.
+            conn.close()
+            conn = _connect(path, "mode=ro&immutable=1")
+    with _database_errors(path), closing(conn):
         prepare(conn)
+        conn.execute("select 1 from sqlite_master").fetchone()
         yield conn
 
 
@@ -119,7 +116,7 @@ def transaction(conn: Connection) -> Iterator[None]:
 
 
 def _connect(path: Path, query: str) -> Connection:
-    uri = f"file:{quote(str(path.absolute()))}?{query}"
+    uri = f"{path.absolute().as_uri()}?{query}"
     try:
         conn = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)
     except sqlite3.Error as error:

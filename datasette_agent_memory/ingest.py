@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,30 +184,35 @@ class _Run:
         self.old_meta = read_meta(conn) if self.has_index else {}
         self._check_root(database)
         self.extra = self._extra_paths()
-        self.known: dict[str, str] = (
-            dict(conn.execute("select path, hash from files").fetchall()) if self.has_index else {}
-        )
+        tables = _table_names(conn)
+        #: Whether some of an index of ours is gone, so that what is left cannot be trusted.
+        self.is_damaged = self.has_index and not tables >= {"meta", "files", "chunks", "embedding_cache"}
+        self.known: dict[str, str] = {}
+        if "files" in tables and self.has_index:
+            self.known = dict(conn.execute("select path, hash from files").fetchall())
+        # A file that has lost its chunks is read again.
+        self.has_chunks: set[str] = set()
+        if "chunks" in tables and self.has_index:
+            self.has_chunks = {row[0] for row in conn.execute("select distinct path from chunks")}
 
     def run(self) -> IndexReport:
         found = find_files(self.root, self.extra)
         found.files, scopes = self._narrowed(found)
         rebuild = self._needs_rebuild()
         if rebuild and scopes != [""] and self.known:
-            raise SourceError(
-                "the index was made with other settings, so it must be made again as a whole: "
-                "run without PATHs"
-            )
+            why = "--force makes" if self.settings.force else "the index has other settings, which makes"
+            raise SourceError(f"{why} the whole index again: run without PATHs")
         if self.settings.dry_run:
             self._go_through(found, rebuild, write=lambda file, embeddings: None)
             self.report.files_removed = len(self._gone(found, scopes))
             self._count_chunks()
-        elif rebuild and self.known:
+        elif rebuild and self.has_index:
             self._rebuild(found)
         else:
             self._prepare_tables()
             self._go_through(found, rebuild, write=self._write_file)
             for path in self._gone(found, scopes):
-                with transaction(self.conn):
+                with self._writing():
                     self._delete_file(path)
                 self.report.files_removed += 1
             self._write_meta()
@@ -220,7 +224,7 @@ class _Run:
 
     def _check_root(self, database: Path) -> None:
         old = self.old_meta.get("root")
-        if old and old != str(self.root) and Path(old).is_dir() and not self.settings.force:
+        if isinstance(old, str) and old != str(self.root) and Path(old).is_dir() and not self.settings.force:
             raise SourceError(
                 f"{database}: is the index of {old}; choose another -d for {self.root}, "
                 "or replace it with --force"
@@ -228,39 +232,54 @@ class _Run:
 
     def _extra_paths(self) -> list[Path]:
         """Those of earlier runs, unless --force starts afresh, and those named now."""
-        old = [] if self.settings.force else self.old_meta.get("extraPaths", [])
-        named = [Path(os.path.abspath(path.expanduser())) for path in self.settings.extra]
+        old = self.old_meta.get("extraPaths")
+        if self.settings.force or not isinstance(old, list):
+            old = []
+        named = [_without_links_above(path.expanduser()) for path in self.settings.extra]
         for path in named:
             if not os.path.lexists(path):
                 raise SourceError(f"{path}: no such file or folder")
-        return list(dict.fromkeys([*map(Path, old), *named]))
+        return list(dict.fromkeys([*(Path(path) for path in old if isinstance(path, str)), *named]))
 
     def _narrowed(self, found: Found) -> tuple[list[SourceFile], list[str]]:
         """The files that the PATHs name, and the paths in the database that the run speaks for."""
         if not self.settings.paths:
             return found.files, [""]
-        scopes = []
-        for path in self.settings.paths:
-            here = Path(os.path.abspath(path))
-            if not os.path.lexists(here) and not path.is_absolute():
-                here = self.root / path
-            # Links above the path may differ between it and the root; the path itself may be gone.
-            scope = path_in_database(self.root, here.parent.resolve() / here.name)
-            if scope is None:
-                raise SourceError(f"{path}: is not inside {self.settings.root}")
-            if not any(is_within(known, scope) for known in chain((f.path for f in found.files), self.known)):
-                raise SourceError(
-                    f"{path}: has no memory file; memory is MEMORY.md and memory/**/*.md, "
-                    "and other paths need --extra"
-                )
-            scopes.append(scope)
-        files = [file for file in found.files if any(is_within(file.path, scope) for scope in scopes)]
-        return files, scopes
+        there = [*(file.path for file in found.files), *self.known]
+        scopes = [self._scope(path, there) for path in self.settings.paths]
+        return [file for file in found.files if any(is_within(file.path, scope) for scope in scopes)], scopes
+
+    def _scope(self, path: Path, there: Iterable[str]) -> str:
+        """The path in the database of one of the PATHs, from where we are or from the root."""
+        inside = [
+            scope
+            for start in (Path(), self.root)
+            if (scope := path_in_database(self.root, _without_links_above(start / path))) is not None
+        ]
+        if not inside:
+            raise SourceError(f"{path}: is not inside {self.settings.root}")
+        for scope in inside:
+            if any(is_within(known, scope) for known in there):
+                return scope
+        raise SourceError(
+            f"{path}: has no memory file; memory is MEMORY.md and memory/**/*.md, "
+            "and other paths need --extra"
+        )
 
     def _needs_rebuild(self) -> bool:
-        return self.settings.force or any(
-            self.old_meta.get(name) != value for name, value in self._identity().items()
-        )
+        return self.settings.force or self.is_damaged or not self._is_of_this_run(self.old_meta)
+
+    def _is_of_this_run(self, meta: dict[str, Any]) -> bool:
+        return all(meta.get(name) == value for name, value in self._identity().items())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction, on an index that no other run has made with other settings meanwhile."""
+        with transaction(self.conn):
+            meta = read_meta(self.conn)
+            if meta and meta != self.old_meta and not self._is_of_this_run(meta):
+                raise DatabaseError("another run has made the index with other settings meanwhile; run again")
+            yield
 
     def _identity(self) -> dict[str, Any]:
         """What of `meta` says how chunks, terms and vectors were made: a change needs a rebuild."""
@@ -313,7 +332,7 @@ class _Run:
             except UnreadableFile as error:
                 found.skip(file.path, str(error))
                 continue
-            if not rebuild and self.known.get(file.path) == content.hash:
+            if not rebuild and self._is_current(file.path, content):
                 self.report.files_unchanged += 1
             else:
                 batch.append(self._chunked(file, content))
@@ -324,6 +343,9 @@ class _Run:
                 self.progress(done, len(found.files))
         yield batch
         self.progress(len(found.files), len(found.files))
+
+    def _is_current(self, path: str, content: SourceText) -> bool:
+        return self.known.get(path) == content.hash and (path in self.has_chunks or not content.text.strip())
 
     def _chunked(self, file: SourceFile, content: SourceText) -> _ChunkedFile:
         chunks = [
@@ -356,7 +378,7 @@ class _Run:
             return dict.fromkeys(wanted, "[]")
         if texts:
             new = self._compute(texts)
-            with transaction(self.conn):
+            with self._writing():
                 self._cache(new)
             vectors |= new
         return vectors
@@ -380,23 +402,24 @@ class _Run:
         use_wal(self.conn)
         if self.has_index and self._tables_agree():
             return
-        with transaction(self.conn):
+        with self._writing():
             create_tables(self.conn)
             self._fill_fts()
             if self.provider is not None and self.has_vec:
                 create_vec_table(self.conn, self.provider.dims)
                 self._fill_vec()
-            if not self.has_index:
-                self._write_meta()
+            self._write_meta()
 
     def _tables_agree(self) -> bool:
         """Whether full-text and vector tables are there, with as many rows as there are chunks."""
         try:
             chunks = self._count("chunks")
+            # It must answer a search as well: a table may be there without its index.
+            self.conn.execute("select 1 from chunks_fts where chunks_fts match '\"x\"' limit 1").fetchone()
             if self._count("chunks_fts_docsize") != chunks:
                 return False
             return not self.has_vec or self._count("chunks_vec_rowids") == chunks
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             return False
 
     def _fill_fts(self) -> None:
@@ -409,25 +432,39 @@ class _Run:
         self.conn.executemany(_INSERT_FTS, ((*row, cjk_terms(row[1])) for row in rows))
 
     def _fill_vec(self) -> None:
+        """Fill an empty chunks_vec from chunks; a file with a damaged embedding is read again."""
+        rows = self.conn.execute("select id, path, embedding from chunks order by rowid")
+        for identifier, path, embedding in rows:
+            vector = self._vector(embedding)
+            if vector is None:
+                self.known[path] = ""
+            else:
+                self.conn.execute(_INSERT_VEC, (identifier, vector))
+
+    def _vector(self, embedding: object) -> bytes | None:
+        """A stored embedding as chunks_vec holds it, None where it is damaged."""
         from .embeddings.base import from_json
 
-        rows = self.conn.execute(
-            "select id, embedding from chunks where length(embedding) > 2 order by rowid"
-        )
-        self.conn.executemany(_INSERT_VEC, ((id, from_json(embedding).tobytes()) for id, embedding in rows))
+        try:
+            vector = from_json(embedding) if isinstance(embedding, str) else None
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return vector.tobytes() if vector is not None and vector.shape == (self.report.dims,) else None
 
     def _rebuild(self, found: Found) -> None:
         """Make the whole index again, while the old one goes on answering."""
+        use_wal(self.conn)
         if self.provider is not None:
+            with self._writing():
+                create_tables(self.conn)
             # First the slow part, into the cache alone, so that the transaction is short.
             for batch in self._batches(found, rebuild=True):
                 self._embed([hash for file in batch for hash in file.hashes], batch)
         computed = self.report.embeddings_computed
         self.report.embeddings_computed = self.report.embeddings_cached = 0
-        use_wal(self.conn)
         self.report.files_removed = len(self._gone(found, [""]))
-        self.report.chunks_removed = self._count("chunks")
-        with transaction(self.conn):
+        with self._writing():
+            self.report.chunks_removed = self._count("chunks") if "chunks" in _table_names(self.conn) else 0
             for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
                 self.conn.execute(f"drop table if exists {table}")
             create_tables(self.conn)
@@ -445,13 +482,11 @@ class _Run:
         self._count_chunks()
 
     def _write_file(self, file: _ChunkedFile, embeddings: list[Embedding]) -> None:
-        with transaction(self.conn):
+        with self._writing():
             self._delete_file(file.file.path)
             self._insert_file(file, embeddings)
 
     def _insert_file(self, file: _ChunkedFile, embeddings: list[Embedding]) -> None:
-        from .embeddings.base import from_json
-
         now = _now_ms()
         path, source, content = file.file.path, file.file.source, file.content
         for identifier, chunk, hash, embedding in zip(
@@ -471,7 +506,7 @@ class _Run:
                 (chunk.text, identifier, path, source, self.model, chunk.start_line, chunk.end_line),
             )
             if self.provider is not None and self.has_vec:
-                self.conn.execute(_INSERT_VEC, (identifier, from_json(embedding).tobytes()))
+                self.conn.execute(_INSERT_VEC, (identifier, self._vector(embedding)))
         self.conn.execute(
             "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
             (path, source, content.hash, content.mtime_ms, content.size),
@@ -502,7 +537,7 @@ class _Run:
 
     def _cached(self, hashes: list[str]) -> dict[str, Embedding]:
         found: dict[str, Embedding] = {}
-        if not self.has_index:
+        if "embedding_cache" not in _table_names(self.conn):
             return found
         for hash in hashes:
             row = self.conn.execute(
@@ -510,7 +545,8 @@ class _Run:
                 " where provider = ? and model = ? and provider_key = ? and hash = ?",
                 (self.provider_name, self.model, self.provider_key, hash),
             ).fetchone()
-            if row:
+            # One that is damaged is made again.
+            if row and self._vector(row[0]) is not None:
                 found[hash] = row[0]
         return found
 
@@ -535,7 +571,9 @@ class _Run:
             "extraPaths": [str(path) for path in self.extra],
         }
         if meta != self.old_meta:
-            write_meta(self.conn, meta)
+            with self._writing():
+                write_meta(self.conn, meta)
+            self.old_meta = meta
 
     # Counting
 
@@ -552,7 +590,7 @@ class _Run:
         return count
 
     def _count_chunks(self) -> None:
-        self.report.chunks_total = self._count("chunks") if self.has_index or not self.report.dry_run else 0
+        self.report.chunks_total = self._count("chunks") if "chunks" in _table_names(self.conn) else 0
 
 
 _INSERT_FTS = (
@@ -564,20 +602,35 @@ _INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
 
 def _check_database(conn: Connection, database: Path) -> bool:
     """Whether the database has an index of ours; raises DatabaseError where it has another's."""
-    tables = {row[0] for row in conn.execute("select name from sqlite_master")}
-    if find_layout(conn) is not None:
-        if read_meta(conn).get("generator") != PLUGIN_NAME:
-            raise DatabaseError(f"{database}: holds an index that another program made; choose another -d")
-        if SIX_TABLES.chunks_vec in tables and not has_sqlite_vec(conn):
-            raise DatabaseError(
-                f"{database}: has vectors that only sqlite-vec can change, and it cannot be loaded; "
-                f"{INSTALL_SQLITE_VEC}"
-            )
-        return True
+    tables = _table_names(conn)
     taken = sorted(tables & set(vars(SIX_TABLES).values()))
-    if taken:
-        raise DatabaseError(f"{database}: has a table {taken[0]} of another program; choose another -d")
-    return False
+    if read_meta(conn).get("generator") != PLUGIN_NAME and not _has_cjk_column(conn):
+        if find_layout(conn) is not None:
+            raise DatabaseError(f"{database}: holds an index that another program made; choose another -d")
+        if taken:
+            raise DatabaseError(f"{database}: has a table {taken[0]} of another program; choose another -d")
+    if SIX_TABLES.chunks_vec in tables and not has_sqlite_vec(conn):
+        raise DatabaseError(
+            f"{database}: has vectors that only sqlite-vec can change, and it cannot be loaded; "
+            f"{INSTALL_SQLITE_VEC}"
+        )
+    return bool(taken)
+
+
+def _table_names(conn: Connection) -> set[str]:
+    return {row[0] for row in conn.execute("select name from sqlite_master where type = 'table'")}
+
+
+def _has_cjk_column(conn: Connection) -> bool:
+    """Whether the full-text table is of our making: this column is in no other program's."""
+    query = "select 1 from sqlite_master where name = ? and sql like '%using fts5(%cjk,%'"
+    return conn.execute(query, (SIX_TABLES.chunks_fts,)).fetchone() is not None
+
+
+def _without_links_above(path: Path) -> Path:
+    """The absolute path, whose folders are real; what it names may be a link, or gone."""
+    path = Path(os.path.abspath(path))
+    return path.parent.resolve() / path.name if path.name else path
 
 
 def _now_ms() -> int:

@@ -24,7 +24,7 @@ _CJK_CHARACTERS = (
     "\u1100-\u11ff\U00020000-\U0003ffff"
 )
 CJK_RUN = re.compile(f"[{_CJK_CHARACTERS}]+")
-_WORD_WITH_CJK = re.compile(rf"\w*[{_CJK_CHARACTERS}]\w*")
+_WORD = re.compile(r"\w+")
 _CJK_OR_OTHER = re.compile(f"([{_CJK_CHARACTERS}]+)")
 
 # Signs that hold the parts of one name together: gpt-4-turbo, 2026.4.10, docs/setup.md, don't.
@@ -80,7 +80,11 @@ def cjk_terms(text: str) -> str:
     the parts in other scripts, which unicode61 leaves glued to the run.
     """
     terms: list[str] = []
-    for word in _WORD_WITH_CJK.findall(text):
+    if not CJK_RUN.search(text):
+        return ""
+    for word in _WORD.findall(text):
+        if not CJK_RUN.search(word):
+            continue
         for part in filter(None, _CJK_OR_OTHER.split(word)):
             if CJK_RUN.fullmatch(part):
                 terms += _bigrams(part)

@@ -35,7 +35,16 @@ _CHUNK_COLUMNS = {"id", "path", "source", "start_line", "end_line", "text", "emb
 def find_layout(conn: Connection) -> Layout | None:
     """The layout of the memory index in a database, None where there is none."""
     for layout in (SIX_TABLES, OPENCLAW_AGENT):
-        columns = {row[0] for row in conn.execute("select name from pragma_table_info(?)", (layout.chunks,))}
+        # In `main` alone: a database that is attached has permissions of its own.
+        columns = {
+            row[0]
+            for row in conn.execute(
+                "select pragma_table_info.name from main.sqlite_master"
+                " join pragma_table_info(sqlite_master.name, 'main')"
+                " where sqlite_master.name = ? and sqlite_master.type = 'table'",
+                (layout.chunks,),
+            )
+        }
         if columns >= _CHUNK_COLUMNS:
             return layout
     return None

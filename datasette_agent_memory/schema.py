@@ -20,6 +20,8 @@ class MemoryIndex:
 
     layout: Layout
     meta: dict[str, Any]
+    has_files: bool
+    #: Whether the full-text and vector tables are there, and not empty beside chunks.
     has_fts: bool
     has_vec_table: bool
     has_sqlite_vec: bool
@@ -53,10 +55,11 @@ class MemoryIndex:
         return cls(
             layout=layout,
             meta=read_meta(conn, layout),
-            has_fts=layout.chunks_fts in tables,
-            has_vec_table=vec_sql is not None,
+            has_files=layout.files in tables,
+            has_fts=layout.chunks_fts in tables and not _is_empty(conn, f"{layout.chunks_fts}_docsize"),
+            has_vec_table=vec_sql is not None and not _is_empty(conn, f"{layout.chunks_vec}_rowids"),
             has_sqlite_vec=has_sqlite_vec(conn),
-            has_chunks=conn.execute(f"select 1 from {layout.chunks} limit 1").fetchone() is not None,
+            has_chunks=not _is_empty(conn, layout.chunks),
             has_embeddings=embedding is not None,
             dims=_width(vec_sql, embedding),
         )
@@ -67,7 +70,7 @@ def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:
     try:
         row = conn.execute(f"select value from {layout.meta} where key = ?", (META_KEY,)).fetchone()
         meta = json.loads(row[0]) if row else {}
-    except (sqlite3.Error, ValueError, TypeError):
+    except (sqlite3.Error, ValueError, TypeError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) else {}
 
@@ -75,7 +78,8 @@ def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:
 def write_meta(conn: Connection, meta: dict[str, Any]) -> None:
     conn.execute(
         "insert into meta (key, value) values (?, ?) on conflict (key) do update set value = excluded.value",
-        (META_KEY, json.dumps(meta, ensure_ascii=False)),
+        # In ASCII: a folder's name may have bytes that are not UTF-8.
+        (META_KEY, json.dumps(meta)),
     )
 
 
@@ -155,6 +159,19 @@ def create_vec_table(conn: Connection, dims: int) -> None:
     conn.execute(
         f"create virtual table chunks_vec using vec0(id text primary key, embedding float[{int(dims)}])"
     )
+
+
+def as_text(value: Any) -> str:
+    """The text of a column, which in a damaged database may be of any type."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _is_empty(conn: Connection, table: str) -> bool:
+    """Whether a table has no row; not so for one that is not there."""
+    try:
+        return conn.execute(f"select 1 from {table} limit 1").fetchone() is None
+    except sqlite3.Error:
+        return False
 
 
 def _width(vec_sql: str | None, embedding: Any) -> int | None:

@@ -20,7 +20,7 @@ from .embeddings import provider_of_index, query_vector
 from .errors import AgentMemoryError
 from .keywords import has_word
 from .layouts import Layout
-from .schema import MemoryIndex
+from .schema import MemoryIndex, as_text
 from .snippets import Snippet, make_snippets
 from .sql_functions import normalised_weights, today
 
@@ -205,8 +205,8 @@ def search(
         notices.append(Notice("no_words", "The query has no word in it, so nothing matches."))
 
     sql_started = time.perf_counter()
-    rows: list[Any] = []
-    while True:
+    attempts = [sides, *_narrower(sides)]
+    for sides, next_sides in zip(attempts, [*attempts[1:], Sides(False, False)], strict=True):
         options = replace(options, mode=sides.mode)
         sql, params = build_sql(index.layout, q, options, sides)
         attempted = time.perf_counter()
@@ -215,11 +215,10 @@ def search(
                 rows = conn.execute(sql, params).fetchall()
             break
         except sqlite3.Error as error:
-            narrower = _narrower(sides)
+            rows = []
             # An interrupted statement has many errors: each function inside it fails its own way.
             timed_out = time_limit_ms is not None and _milliseconds_since(attempted) >= time_limit_ms
-            notices.append(_failure(error, time_limit_ms if timed_out else None, narrower))
-            sides = narrower
+            notices.append(_failure(error, time_limit_ms if timed_out else None, next_sides))
     sql_ms = _milliseconds_since(sql_started)
 
     return Answer(
@@ -240,12 +239,14 @@ def build_sql(layout: Layout, q: str, options: SearchOptions, sides: Sides) -> t
     """The one statement of a search, laid out to be read, and its named parameters."""
     params: dict[str, Any] = {"q": q, "candidates": options.candidates}
     ctes: list[tuple[str, str]] = []
-    if options.is_filtered:
-        ctes.append(("allowed AS MATERIALIZED", _allowed_sql(layout, options, params)))
+    filters = _filters(options, params)
+    if filters and sides.vector and not sides.scan:
+        allowed = f"SELECT id FROM {layout.chunks}\nWHERE {_all_of(filters)}"
+        ctes.append(("allowed AS MATERIALIZED", allowed))
     if sides.vector:
-        ctes.append(("vector_hits AS MATERIALIZED", _vector_sql(layout, options, sides)))
+        ctes.append(("vector_hits AS MATERIALIZED", _vector_sql(layout, sides, filters)))
     if sides.text:
-        ctes.append(("text_hits AS MATERIALIZED", _text_sql(layout, options, params)))
+        ctes.append(("text_hits AS MATERIALIZED", _text_sql(layout, options, filters, params)))
     if sides.vector and sides.text:
         ctes.append(("candidates AS", "SELECT id FROM vector_hits UNION SELECT id FROM text_hits"))
         if options.fusion == "rrf":
@@ -274,8 +275,8 @@ def build_sql(layout: Layout, q: str, options: SearchOptions, sides: Sides) -> t
     return (f"WITH {with_}\n{sql}" if with_ else sql), params
 
 
-def _allowed_sql(layout: Layout, options: SearchOptions, params: dict[str, Any]) -> str:
-    """The chunks that pass the filters, before either side is cut to its candidates."""
+def _filters(options: SearchOptions, params: dict[str, Any]) -> list[str]:
+    """The conditions that a chunk must meet, by columns that chunks and chunks_fts both have."""
     conditions = []
     for name, condition in (
         ("source", "source = :source"),
@@ -286,38 +287,34 @@ def _allowed_sql(layout: Layout, options: SearchOptions, params: dict[str, Any])
         if value := getattr(options, name):
             conditions.append(condition)
             params[name] = value
-    return f"SELECT id FROM {layout.chunks}\nWHERE " + "\n  AND ".join(conditions)
+    return conditions
 
 
-def _vector_sql(layout: Layout, options: SearchOptions, sides: Sides) -> str:
-    only_allowed = "\n  AND id IN (SELECT id FROM allowed)" if options.is_filtered else ""
+def _vector_sql(layout: Layout, sides: Sides, filters: list[str]) -> str:
     if sides.scan:
+        conditions = ["embed(:q) IS NOT NULL AND length(embedding) > 2", *filters]
         return (
             "SELECT id, cosine_similarity(embedding, embed(:q)) AS vector_score\n"
-            f"FROM {layout.chunks}\n"
-            f"WHERE embed(:q) IS NOT NULL AND length(embedding) > 2{only_allowed}\n"
-            "ORDER BY vector_score DESC\n"
-            "LIMIT :candidates"
+            f"FROM {layout.chunks}\nWHERE {_all_of(conditions)}\n"
+            "ORDER BY vector_score DESC\nLIMIT :candidates"
         )
+    conditions = ["embed(:q) IS NOT NULL AND embedding MATCH embed(:q) AND k = :candidates"]
+    if filters:
+        # The nearest of those that pass, and not those of the nearest that pass.
+        conditions.append("id IN (SELECT id FROM allowed)")
     return (
         "SELECT id, 1 - vec_distance_cosine(embedding, embed(:q)) AS vector_score\n"
-        f"FROM {layout.chunks_vec}\n"
-        f"WHERE embed(:q) IS NOT NULL AND embedding MATCH embed(:q) AND k = :candidates{only_allowed}"
+        f"FROM {layout.chunks_vec}\nWHERE {_all_of(conditions)}"
     )
 
 
-def _text_sql(layout: Layout, options: SearchOptions, params: dict[str, Any]) -> str:
+def _text_sql(layout: Layout, options: SearchOptions, filters: list[str], params: dict[str, Any]) -> str:
     expression = "fts_query(:q)"
     if options.match != "auto":
         expression = "fts_query(:q, :match)"
         params["match"] = options.match
-    only_allowed = "\n  AND id IN (SELECT id FROM allowed)" if options.is_filtered else ""
-    best = (
-        f"FROM {layout.chunks_fts}\n"
-        f"WHERE {layout.chunks_fts} MATCH {expression}{only_allowed}\n"
-        "ORDER BY rank\n"
-        "LIMIT :candidates"
-    )
+    conditions = [f"{layout.chunks_fts} MATCH {expression}", *filters]
+    best = f"FROM {layout.chunks_fts}\nWHERE {_all_of(conditions)}\nORDER BY rank\nLIMIT :candidates"
     if options.text_norm == "relevance":
         return f"SELECT id, bm25_norm(rank) AS text_score\n{best}"
     text_score = {
@@ -326,6 +323,10 @@ def _text_sql(layout: Layout, options: SearchOptions, params: dict[str, Any]) ->
     }[options.text_norm]
     ranked = indent(f"SELECT id, rank\n{best}", "  ")
     return f"SELECT id, {text_score} AS text_score\nFROM (\n{ranked}\n)"
+
+
+def _all_of(conditions: list[str]) -> str:
+    return "\n  AND ".join(conditions)
 
 
 def _scored_sql(layout: Layout, options: SearchOptions, sides: Sides, params: dict[str, Any]) -> str:
@@ -453,14 +454,21 @@ def _embed_query(provider: str, q: str) -> Notice | None:
     return None
 
 
-def _narrower(sides: Sides) -> Sides:
-    """What is left to try when a search failed: keywords, then nothing."""
-    return Sides(vector=False, text=sides.vector and sides.text)
+def _narrower(sides: Sides) -> list[Sides]:
+    """What is left to try, in this order, when a search failed."""
+    if not (sides.vector and sides.text):
+        return []
+    return [replace(sides, vector=False), replace(sides, text=False)]
 
 
-def _failure(error: Exception, time_limit_ms: int | None, narrower: Sides) -> Notice:
-    """Why a search failed: by the time limit, if it is given, or by an error."""
-    searched = "only keywords were searched" if narrower.text else "there are no results"
+def _failure(error: Exception, time_limit_ms: int | None, next_sides: Sides) -> Notice:
+    """Why a search failed, by the time limit, if it is given, or by an error, and what comes next."""
+    if next_sides.text:
+        searched = "only keywords were searched"
+    elif next_sides.vector:
+        searched = "only vectors were searched"
+    else:
+        searched = "there are no results"
     if time_limit_ms is not None:
         return Notice("timeout", f"The search took more than {time_limit_ms} ms, so {searched}.")
     return Notice("search_failed", f"SQLite could not run the search, so {searched}: {error}.")
@@ -472,10 +480,10 @@ def _hits(rows: list[Any], q: str) -> list[Hit]:
     return [
         Hit(
             id=row["id"],
-            path=row["path"],
+            path=as_text(row["path"]),
             start_line=row["start_line"],
             end_line=row["end_line"],
-            source=row["source"],
+            source=as_text(row["source"]),
             score=row["score"],
             vector_score=row["vector_score"],
             text_score=row["text_score"],
@@ -483,7 +491,7 @@ def _hits(rows: list[Any], q: str) -> list[Hit]:
             age_days=row["age_days"] if has_decay else None,
             snippet=snippet,
         )
-        for row, snippet in zip(rows, make_snippets([row["text"] for row in rows], q), strict=True)
+        for row, snippet in zip(rows, make_snippets([as_text(row["text"]) for row in rows], q), strict=True)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -98,16 +99,33 @@ def _merged(spans: list[Span]) -> list[Span]:
 
 
 def _best_part(text: str, spans: list[Span]) -> Snippet:
-    start = 0
-    if len(text) > SNIPPET_CHARS and spans:
-        # The window that starts at the line of some match and holds the most of different ones.
-        starts = {text.rfind("\n", 0, span[0]) + 1 for span in spans} | {span[0] for span in spans}
-        start = min(starts, key=lambda candidate: (-_variety(text, spans, candidate), candidate))
+    start = _best_start(text, spans) if len(text) > SNIPPET_CHARS else 0
     end = min(len(text), start + SNIPPET_CHARS)
     kept = [(first - start, min(last, end) - start) for first, last in spans if start <= first < end]
     return Snippet(text[start:end], tuple(kept))
 
 
-def _variety(text: str, spans: list[Span], start: int) -> int:
-    inside = [span for span in spans if start <= span[0] and span[1] <= start + SNIPPET_CHARS]
-    return 1000 * len({text[first:last].casefold() for first, last in inside}) + len(inside)
+def _best_start(text: str, spans: list[Span]) -> int:
+    """Where the part begins that holds the most different matches, then the most, then the first.
+
+    It begins with a match, or with the line of one; both ends move forward alone, so that
+    the time is linear in the matches.
+    """
+    starts = sorted({text.rfind("\n", 0, first) + 1 for first, _ in spans} | {first for first, _ in spans})
+    words = [text[first:last].casefold() for first, last in spans]
+    inside: Counter[str] = Counter()
+    best, best_start = (0, 0), 0
+    left = right = 0
+    for start in starts:
+        while right < len(spans) and spans[right][1] <= start + SNIPPET_CHARS:
+            inside[words[right]] += 1
+            right += 1
+        while left < right and spans[left][0] < start:
+            inside[words[left]] -= 1
+            if not inside[words[left]]:
+                del inside[words[left]]
+            left += 1
+        found = (len(inside), right - left)
+        if found > best:
+            best, best_start = found, start
+    return best_start

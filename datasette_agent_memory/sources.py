@@ -17,8 +17,11 @@ MEMORY = "memory"
 #: In a folder that is taken whole, these hold other people's files.
 _IGNORED_FOLDERS = {".git", ".hg", ".svn", "node_modules", ".venv", "venv", ".tox", "__pycache__"}
 
+# UTF-32's mark begins with UTF-16's.
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
@@ -73,7 +76,7 @@ class Found:
 
 
 def find_files(root: Path, extra: Iterable[Path] = ()) -> Found:
-    """The memory files of a workspace, and those of extra paths, each real file once.
+    """The memory files of a workspace, and those of extra paths, each file once.
 
     MEMORY.md, memory.md and memory/**/*.md; where there is neither MEMORY.md nor memory/,
     the root is a folder of notes and taken whole. Symbolic links are not followed. Raises
@@ -85,19 +88,20 @@ def find_files(root: Path, extra: Iterable[Path] = ()) -> Found:
     except OSError as error:
         raise SourceError(f"{root}: {_reason(error)}") from error
 
-    seen: set[tuple[int, int]] = set()
-    if "MEMORY.md" in names or "memory" in names:
+    seen: set[Path] = set()
+    has_memory = "memory" in names and (root / "memory").is_dir()
+    if "MEMORY.md" in names or has_memory:
         for name in ("MEMORY.md", "memory.md"):
             if name in names:
                 _add_file(found, seen, name, root / name)
-        if "memory" in names:
+        if has_memory:
             _add_folder(found, seen, "memory", root / "memory", ignored=set())
     else:
         _add_folder(found, seen, "", root, ignored=_IGNORED_FOLDERS)
 
     for path, prefix in _extra_prefixes(root, extra):
         if not os.path.lexists(path):
-            found.skip(prefix, "no such file or folder")
+            found.skip(prefix, "no such file or folder; what was indexed of it stays, until --force")
         elif path.is_dir() and not path.is_symlink():
             _add_folder(found, seen, prefix, path, ignored=_IGNORED_FOLDERS)
         elif path.name.endswith(".md"):
@@ -109,12 +113,10 @@ def find_files(root: Path, extra: Iterable[Path] = ()) -> Found:
 
 def path_in_database(root: Path, path: Path) -> str | None:
     """The path of a file or folder inside the root, None for one outside."""
-    relative = os.path.relpath(path, root)
-    if relative == os.curdir:
-        return ""
-    if relative.split(os.sep)[0] == os.pardir:
+    if not path.is_relative_to(root):
         return None
-    return relative.replace(os.sep, "/")
+    relative = path.relative_to(root).as_posix()
+    return "" if relative == "." else relative
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -160,34 +162,38 @@ def _decode(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _add_folder(
-    found: Found, seen: set[tuple[int, int]], prefix: str, folder: Path, ignored: set[str]
-) -> None:
+def _add_folder(found: Found, seen: set[Path], prefix: str, folder: Path, ignored: set[str]) -> None:
+    """Add the files of a folder and those below it, in the order of their names."""
     if folder.is_symlink():
         found.skip(prefix, "symbolic link")
         return
-    for entry in _entries(found, prefix, folder):
-        path = f"{prefix}/{entry.name}" if prefix else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in ignored:
-                _add_folder(found, seen, path, Path(entry.path), ignored)
-        elif entry.is_symlink() and os.path.isdir(entry.path):
-            found.skip(path, "symbolic link")
-        elif entry.name.endswith(".md"):
-            _add_file(found, seen, path, Path(entry.path))
+    # A stack of what is still to be listed: folders may lie deeper than calls can.
+    waiting = [(prefix, folder)]
+    while waiting:
+        prefix, folder = waiting.pop()
+        below = []
+        for entry in _entries(found, prefix, folder):
+            path = f"{prefix}/{entry.name}" if prefix else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in ignored:
+                    below.append((path, Path(entry.path)))
+            elif entry.is_symlink() and os.path.isdir(entry.path):
+                found.skip(path, "symbolic link")
+            elif entry.name.endswith(".md"):
+                _add_file(found, seen, path, Path(entry.path))
+        waiting += reversed(below)
 
 
-def _entries(found: Found, prefix: str, folder: Path) -> Iterator[os.DirEntry[str]]:
+def _entries(found: Found, prefix: str, folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         found.skip(prefix, _reason(error))
-        return
-    yield from listed
+        return []
 
 
-def _add_file(found: Found, seen: set[tuple[int, int]], path: str, file: Path) -> None:
+def _add_file(found: Found, seen: set[Path], path: str, file: Path) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -202,9 +208,9 @@ def _add_file(found: Found, seen: set[tuple[int, int]], path: str, file: Path) -
         found.skip(path, "symbolic link")
     elif stat.S_ISDIR(status.st_mode):
         found.skip(path, "a folder with the name of a file")
-    elif (identity := (status.st_dev, status.st_ino)) not in seen or not status.st_ino:
-        # On a file system without case, MEMORY.md and memory.md are one file.
-        seen.add(identity)
+    elif file not in seen:
+        # An extra path may lie in the root, or in another one.
+        seen.add(file)
         found.files.append(SourceFile(path, file))
 
 

@@ -25,6 +25,9 @@ DEFAULT_VECTOR_WEIGHT = 0.7
 DEFAULT_TEXT_WEIGHT = 0.3
 DEFAULT_HALF_LIFE_DAYS = 30.0
 
+#: The time of MMR grows with the square of the rows, and SQLite cannot interrupt it.
+MAX_DIVERSIFIED = 512
+
 _DATED_NAME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?![0-9])")
 _SECONDS_A_DAY = 86400
 
@@ -168,38 +171,43 @@ class MaximalMarginalRelevance:
 
     Relevance is the score, min-max normalised over the group; likeness is Jaccard's of
     the words, where a CJK run counts as its characters and bigrams. Of equals, the higher
-    score comes first, then the first given (Carbonell and Goldstein, 1998).
+    score comes first, then the first given (Carbonell and Goldstein, 1998). So are the
+    MAX_DIVERSIFIED rows with the highest scores; any others follow them by score.
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[float, Any, set[str]]] = []
+        self._rows: list[tuple[float, Any, object]] = []
         self._lambda: float | None = None
 
     def step(self, identifier: object, score: object, text: object, weight: object) -> None:
         number = _number(score)
         self._lambda = _number(weight)
         if number is not None and isinstance(identifier, (str, int, float)):
-            self._rows.append((number, identifier, _likeness_terms(text)))
+            self._rows.append((number, identifier, text))
 
     def finalize(self) -> str | None:
         if self._lambda is None:
             return None
         rows = sorted(self._rows, key=lambda row: -row[0])
+        first, others = rows[:MAX_DIVERSIFIED], rows[MAX_DIVERSIFIED:]
         order = _mmr_order(
-            [score for score, _, _ in rows], [terms for _, _, terms in rows], min(1.0, max(0.0, self._lambda))
+            [score for score, _, _ in rows],
+            [_likeness_terms(text) for _, _, text in first],
+            min(1.0, max(0.0, self._lambda)),
         )
-        return json.dumps([rows[index][1] for index in order], ensure_ascii=False)
+        identifiers = [first[index][1] for index in order] + [identifier for _, identifier, _ in others]
+        return json.dumps(identifiers, ensure_ascii=False)
 
 
 def _mmr_order(scores: list[float], terms: list[set[str]], weight: float) -> list[int]:
-    """Indexes in the order of choice; scores are given in descending order."""
+    """Indexes of the terms in the order of choice; scores, of these and others, descend."""
     import numpy as np
 
-    count = len(scores)
+    count = len(terms)
     if not count:
         return []
     spread = scores[0] - scores[-1]
-    relevance = np.array([(score - scores[-1]) / spread if spread else 1.0 for score in scores])
+    relevance = np.array([(score - scores[-1]) / spread if spread else 1.0 for score in scores[:count]])
     sizes = np.array([len(own) for own in terms])
     postings: defaultdict[str, list[int]] = defaultdict(list)
     for index, own in enumerate(terms):
@@ -318,7 +326,9 @@ def _vector(value: object) -> Any:
     else:
         return None
     # In float64 the sums are exact to more digits than the float32 values have.
-    return vector.astype(np.float64) if vector.ndim == 1 and len(vector) else None
+    return (
+        vector.astype(np.float64) if vector.ndim == 1 and len(vector) and np.isfinite(vector).all() else None
+    )
 
 
 def today() -> datetime:

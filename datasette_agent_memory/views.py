@@ -46,6 +46,9 @@ def view(function: View) -> View:
             response = await _error(datasette, request, str(error) or "Permission denied", 403, as_json)
         except (NotFound, NotAMemoryDatabase, FileNotIndexed) as error:
             response = await _error(datasette, request, str(error), 404, as_json)
+        except sqlite3.Error as error:
+            message = f"This database cannot be read: {error}"
+            response = await _error(datasette, request, message, 503, as_json)
         if as_json and datasette.cors:
             add_cors_headers(response.headers)
         return response
@@ -98,8 +101,8 @@ async def file_page(request: Any, datasette: Any) -> Response:
     path = request.args.get("path")
     if not path:
         raise BadRequest("path must be given")
-    start = _line_number(request, "from", 1)
-    count = _line_number(request, "lines", None)
+    start = _line_number(request, "from") or 1
+    count = _line_number(request, "lines")
     file: IndexedFile = await database.execute_fn(lambda conn: read_file(conn, path))
     if request.url_vars["format"]:
         return Response.json(
@@ -107,10 +110,11 @@ async def file_page(request: Any, datasette: Any) -> Response:
                 "ok": True,
                 "path": file.path,
                 "source": file.source,
-                "text": file.text(start or 1, count),
+                "text": file.text(start, count),
                 "from": start,
-                "lines": len(file.lines[(start or 1) - 1 :][:count]),
+                "lines": len(file.lines[start - 1 :][:count]),
                 "total_lines": len(file.lines),
+                "exact": file.is_exact,
                 "chunks": [
                     {"start_line": chunk.start_line, "end_line": chunk.end_line} for chunk in file.chunks
                 ],
@@ -155,13 +159,21 @@ async def status_page(request: Any, datasette: Any) -> Response:
 @view
 async def home_page(request: Any, datasette: Any) -> Response:
     """The memory databases that the visitor may read."""
+    if _is_1_0(datasette):
+        await datasette.ensure_permission(action="view-instance", actor=request.actor)
+    else:
+        await datasette.ensure_permissions(request.actor, ["view-instance"])
     databases = []
     for database, index in await _memory_databases(datasette, request.actor):
+        try:
+            files = len(await database.execute_fn(list_paths))
+        except sqlite3.Error:  # one that is damaged hides no other
+            files = 0
         databases.append(
             {
                 "name": database.name,
                 "path": _memory_path(datasette, database),
-                "files": len(await database.execute_fn(list_paths)),
+                "files": files,
                 "model": index.model,
                 "provider": index.provider,
             }
@@ -271,7 +283,10 @@ async def _may_execute_sql(datasette: Any, actor: Any, database: str) -> bool:
             action="execute-sql", resource=DatabaseResource(database), actor=actor
         )
     else:
-        allowed = await datasette.permission_allowed(actor, "execute-sql", resource=database, default=True)
+        # The editor is on the database's own page.
+        allowed = await datasette.permission_allowed(
+            actor, "execute-sql", resource=database, default=True
+        ) and await datasette.permission_allowed(actor, "view-database", resource=database, default=True)
     return bool(allowed)
 
 
@@ -318,13 +333,14 @@ def _sql_path(datasette: Any, database: Any, answer: Answer) -> str:
     return f"{page}?{urlencode({'sql': answer.sql, **answer.params})}"
 
 
-def _line_number(request: Any, name: str, default: int | None) -> int | None:
+def _line_number(request: Any, name: str) -> int | None:
     text = request.args.get(name)
     if not text:
-        return default
-    if not text.isascii() or not text.isdigit() or not int(text[:10]) >= 1:
+        return None
+    # No file has more lines than 18 digits can say.
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
         raise BadRequest(f"{name} must be a whole number from 1")
-    return int(text[:10])
+    return int(text)
 
 
 async def _render(datasette: Any, request: Any, template: str, context: dict[str, Any]) -> Response:

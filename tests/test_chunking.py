@@ -84,7 +84,12 @@ def test_no_character_is_lost_or_made(text, size):
 @given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=60)))
 def test_joined_chunks_are_the_text(lines):
     text = "\n".join(lines)
-    assert join_chunks(list(chunk_markdown(text, 20, 5, whole_characters=True)), 20) == text
+    assert join_chunks(list(chunk_markdown(text, 20, 5, whole_characters=True)), 20, 5) == text
+
+
+def test_joined_chunks_of_a_cut_line_of_heavy_characters_are_the_lines():
+    text = ("😀漢" * 2000)[:1070] + "\n" + "x" * 50
+    assert join_chunks(list(chunk_markdown(text, whole_characters=True))) == text
 
 
 def test_joined_chunks_of_a_cut_line_are_the_line():

@@ -189,7 +189,7 @@ def test_extra_paths_are_indexed_and_remembered(workspace, index, rows, tmp_path
     shutil.rmtree(tmp_path / "one")
     report = index(root)
     assert report.files_removed == 0, "a folder that is not there prunes nothing"
-    assert [skipped.reason for skipped in report.skipped] == ["no such file or folder"]
+    assert report.skipped[0].reason.startswith("no such file or folder")
 
 
 def test_an_extra_path_inside_the_root_has_its_own_path(workspace, index, rows):

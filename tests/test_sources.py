@@ -20,6 +20,7 @@ def text_of(path, content):
         (b"\xef\xbb\xbf# Title", "# Title"),
         ("# 标题".encode("utf-16"), "# 标题"),
         (b"\xfe\xff" + "é".encode("utf-16-be"), "é"),
+        ("# 标题".encode("utf-32"), "# 标题"),
         (b"caf\xe9", "caf\ufffd"),
         (b"", ""),
     ],
@@ -78,10 +79,36 @@ def test_a_folder_with_the_name_of_a_file_is_looked_into(workspace):
     assert [file.path for file in find_files(root).files] == ["memory/x.md/y.md"]
 
 
-def test_one_file_under_two_names_is_found_once(workspace):
+def test_hard_links_are_files_of_their_own(workspace):
     root = workspace({"MEMORY.md": "x"})
     os.link(root / "MEMORY.md", root / "memory.md")
-    assert [file.path for file in find_files(root).files] == ["MEMORY.md"]
+    assert [file.path for file in find_files(root).files] == ["MEMORY.md", "memory.md"]
+
+
+def test_an_extra_path_in_another_is_found_once(workspace, tmp_path):
+    root = workspace({"memory/a.md": "a"})
+    (tmp_path / "more/deep").mkdir(parents=True)
+    (tmp_path / "more/deep/b.md").write_text("b")
+    found = find_files(root, [tmp_path / "more", tmp_path / "more/deep", root / "memory"])
+    assert [file.path for file in found.files] == ["memory/a.md", "../more/deep/b.md"]
+
+
+def test_a_file_named_memory_is_no_memory_folder(workspace):
+    root = workspace({"memory": "x", "a.md": "a"})
+    assert [file.path for file in find_files(root).files] == ["a.md"]
+
+
+def test_folders_may_lie_deep(tmp_path):
+    folder = tmp_path
+    descend = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=descend)
+        below = os.open("d", os.O_RDONLY, dir_fd=descend)
+        os.close(descend)
+        descend = below
+    os.close(descend)
+    found = find_files(folder)
+    assert found.files == [] and all(len(skipped.reason) < 100 for skipped in found.skipped)
 
 
 def test_lone_surrogates_hash_as_the_peer_hashes_them():

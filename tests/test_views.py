@@ -168,7 +168,8 @@ async def test_a_file_as_it_is_indexed(datasette):
         await get(datasette, f"{SEARCH}/file.json", path="memory/2026-01-05.md", **{"from": 3, "lines": 2})
     ).json()
     assert answer["text"] == "The heron nests by the canal.\n\n"
-    assert (answer["from"], answer["lines"], answer["total_lines"]) == (3, 2, 8)
+    assert (answer["from"], answer["lines"], answer["total_lines"]) == (3, 2, 7)
+    assert answer["exact"] is True
     assert answer["chunks"] == [{"start_line": 1, "end_line": 8}]
 
 

@@ -66,4 +66,6 @@ def from_json(text: str) -> Vectors:
     values = json.loads(text)
     if not isinstance(values, list):
         raise ValueError("not an array")
-    return np.asarray(values, dtype=np.float32)
+    # A number above float32's becomes infinite, which numpy would warn of.
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype=np.float32)
