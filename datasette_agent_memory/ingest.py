@@ -609,6 +609,12 @@ def _check_database(conn: Connection, database: Path) -> bool:
             raise DatabaseError(f"{database}: holds an index that another program made; choose another -d")
         if taken:
             raise DatabaseError(f"{database}: has a table {taken[0]} of another program; choose another -d")
+    view = conn.execute(
+        "select name from sqlite_master where type = 'view' and name in (?, ?, ?, ?, ?, ?)",
+        tuple(vars(SIX_TABLES).values()),
+    ).fetchone()
+    if view is not None:
+        raise DatabaseError(f"{database}: has a view {view[0]} in the place of a table; choose another -d")
     if SIX_TABLES.chunks_vec in tables and not has_sqlite_vec(conn):
         raise DatabaseError(
             f"{database}: has vectors that only sqlite-vec can change, and it cannot be loaded; "

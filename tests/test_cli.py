@@ -184,6 +184,10 @@ def test_evaluate_names_what_is_wrong(run, tmp_path, content, message):
 
 def test_control_characters_are_not_printed():
     assert printable("a\x1b[31mb\u202e\x9b\tc\n") == "a\ufffd[31mb\ufffd\ufffd\tc\n"
+    assert (
+        printable("family 👨\u200d👩\u200d👧, می\u200cخواهم\r\n")
+        == "family 👨\u200d👩\u200d👧, می\u200cخواهم\n"
+    )
 
 
 def test_every_command_has_an_example():

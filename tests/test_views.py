@@ -1,12 +1,14 @@
 """Pages and JSON, on whichever line of Datasette is installed."""
 
 import html
+import inspect
 import json
 import random
 import re
 from urllib.parse import quote, urlencode
 
 import pytest
+from datasette.app import Datasette
 
 from datasette_agent_memory.config import PARAMETERS, PLUGIN_NAME
 from datasette_agent_memory.connections import sqlite3
@@ -270,6 +272,28 @@ async def test_memory_is_for_those_who_may_view_it(workspace, index, database, t
     assert "/memory/-/" not in (await get(datasette, "/-/agent-memory")).text
     assert "/memory/-/" in (await get(datasette, "/-/agent-memory", actor="owner")).text
     assert "Agent memory</a>" not in (await get(datasette, "/")).text
+
+
+async def test_an_attached_database_keeps_its_permissions(workspace, index, database, tiny, make_datasette):
+    """With --crossdb, _memory sees the tables of all databases."""
+    index(workspace(NOTES), tiny)
+    block = {"databases": {"memory": {"allow": {"id": "owner"}}}}
+    for kind in ("metadata", "config"):
+        if kind == "config" and "config" not in inspect.signature(Datasette.__init__).parameters:
+            continue
+        datasette = make_datasette(database, memory=True, crossdb=True, **{kind: block})
+        for path in ("", ".json", "/file.json?path=MEMORY.md", "/status.json"):
+            response = await datasette.client.get(f"/_memory/-/agent-memory{path}")
+            assert response.status_code == 404 and "Mara" not in response.text
+
+
+async def test_home_is_for_those_who_may_view_the_instance(make_datasette):
+    block = {"allow": {"id": "owner"}}
+    datasette = make_datasette(metadata=block)
+    if hasattr(datasette, "ensure_permission"):
+        datasette = make_datasette(config=block)
+    assert (await get(datasette, "/-/agent-memory")).status_code == 403
+    assert (await get(datasette, "/-/agent-memory", actor="owner")).status_code == 200
 
 
 async def test_without_execute_sql_there_is_no_link_to_the_editor(
