@@ -1,8 +1,7 @@
 """Bringing a database up to date with its sources.
 
-Find, read, chunk and embed are steps that touch no database; one writer stands at their
-end. Each file is written in one transaction, and so is a whole rebuild, so that readers
-and crashes see an index before or after, and never between.
+Find, read, chunk and embed are steps that touch no database; one writer, in writer.py,
+stands at their end.
 """
 
 from __future__ import annotations
@@ -10,28 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, chunk_markdown
-from .config import PLUGIN_NAME
-from .connections import (
-    INSTALL_SQLITE_VEC,
-    Connection,
-    DatabaseError,
-    has_sqlite_vec,
-    open_readonly,
-    open_writable,
-    sqlite3,
-    transaction,
-    use_wal,
-)
-from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
-from .keywords import cjk_terms
-from .layouts import SIX_TABLES, find_layout
-from .schema import FTS_TOKENIZER, create_tables, create_vec_table, read_meta, write_meta
+from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, chunk_markdown
+from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
 from .sources import (
     Found,
     Skipped,
@@ -45,17 +29,13 @@ from .sources import (
     read_source,
     sha256,
 )
+from .writer import ChunkedFile, Embedding, IndexWriter
 
 if TYPE_CHECKING:
     from .embeddings.base import Provider
 
 #: Chunks embedded together: enough to keep every core busy, few enough to lose little.
 _BATCH_CHUNKS = 64
-
-_CJK_TERMS = "bigrams"
-
-#: An embedding as it is stored: JSON text.
-Embedding = str
 
 
 @dataclass(frozen=True)
@@ -116,17 +96,10 @@ class IndexReport:
         return {**report, "dry_run": True} if self.dry_run else report
 
 
-@dataclass(frozen=True)
-class _ChunkedFile:
-    """A file that is new or changed, ready to be embedded and written."""
-
-    file: SourceFile
-    content: SourceText
-    chunks: list[Chunk]
-    hashes: list[str]
-
-
 Progress = Callable[[int, int], None]
+
+#: Writes a file with the embeddings of its text hashes, and says how many chunks it replaced.
+Write = Callable[[ChunkedFile, dict[str, Embedding]], int]
 
 
 def update_index(database: Path, settings: IndexSettings, progress: Progress | None = None) -> IndexReport:
@@ -142,7 +115,10 @@ def update_index(database: Path, settings: IndexSettings, progress: Progress | N
         raise SourceError(f"{settings.root}: {what}")
     try:
         with _opened(database, settings.dry_run) as conn:
-            report = _Run(conn, database, settings, progress).run()
+            writer = IndexWriter(
+                conn, database, settings.provider, settings.chunk_tokens, settings.chunk_overlap
+            )
+            report = _Run(writer, database, settings, progress).run()
     except sqlite3.Error as error:
         raise DatabaseError(f"{database}: {error}") from error
     report.took_s = round(time.perf_counter() - started, 3)
@@ -156,74 +132,47 @@ def _opened(database: Path, dry_run: bool) -> AbstractContextManager[Connection]
 
 
 class _Run:
-    """One run of the indexer on one connection."""
+    """One run of the indexer."""
 
     def __init__(
-        self,
-        conn: Connection,
-        database: Path,
-        settings: IndexSettings,
-        progress: Progress | None,
+        self, writer: IndexWriter, database: Path, settings: IndexSettings, progress: Progress | None
     ) -> None:
-        self.conn = conn
+        self.writer = writer
         self.root = settings.root.resolve()
         self.settings = settings
-        self.provider = settings.provider
         self.progress = progress or (lambda done, total: None)
-        self.model = self.provider.model if self.provider else KEYWORDS_ONLY_MODEL
-        self.provider_name = self.provider.name if self.provider else NO_PROVIDER
-        self.provider_key = self.provider.key if self.provider else ""
-        self.has_vec = self.provider is not None and has_sqlite_vec(conn)
-        self.report = IndexReport(
-            provider=self.provider_name,
-            model=self.model,
-            dims=self.provider.dims if self.provider else None,
-            dry_run=settings.dry_run,
-        )
-        self.has_index = _check_database(conn, database)
-        self.old_meta = read_meta(conn) if self.has_index else {}
+        self.report = IndexReport(writer.provider, writer.model, writer.dims, dry_run=settings.dry_run)
         self._check_root(database)
         self.extra = self._extra_paths()
-        tables = _table_names(conn)
-        #: Whether some of an index of ours is gone, so that what is left cannot be trusted.
-        self.is_damaged = self.has_index and not tables >= {"meta", "files", "chunks", "embedding_cache"}
-        self.known: dict[str, str] = {}
-        if "files" in tables and self.has_index:
-            self.known = dict(conn.execute("select path, hash from files").fetchall())
-        # A file that has lost its chunks is read again.
-        self.has_chunks: set[str] = set()
-        if "chunks" in tables and self.has_index:
-            self.has_chunks = {row[0] for row in conn.execute("select distinct path from chunks")}
 
     def run(self) -> IndexReport:
         found = find_files(self.root, self.extra)
         found.files, scopes = self._narrowed(found)
-        rebuild = self._needs_rebuild()
-        if rebuild and scopes != [""] and self.known:
+        rebuild = self.settings.force or self.writer.needs_rebuild
+        if rebuild and scopes != [""] and self.writer.known:
             why = "--force makes" if self.settings.force else "the index has other settings, which makes"
             raise SourceError(f"{why} the whole index again: run without PATHs")
         if self.settings.dry_run:
-            self._go_through(found, rebuild, write=lambda file, embeddings: None)
+            self._go_through(found, rebuild, write=lambda file, embeddings: 0)
             self.report.files_removed = len(self._gone(found, scopes))
-            self._count_chunks()
-        elif rebuild and self.has_index:
+        elif rebuild and self.writer.has_index:
             self._rebuild(found)
         else:
-            self._prepare_tables()
-            self._go_through(found, rebuild, write=self._write_file)
+            self.writer.prepare(self.root, self.extra)
+            self._go_through(found, rebuild, write=self.writer.write_file)
             for path in self._gone(found, scopes):
-                with self._writing():
-                    self._delete_file(path)
+                self.report.chunks_removed += self.writer.delete_file(path)
                 self.report.files_removed += 1
-            self._write_meta()
-            self._count_chunks()
-        self.report.skipped = sorted(found.skipped, key=lambda skipped: skipped.path)
+            self.writer.write_meta(self.root, self.extra)
+        self.report.chunks_total = self.writer.count_chunks()
+        # A rebuild goes through the files twice.
+        self.report.skipped = sorted(set(found.skipped), key=lambda skipped: skipped.path)
         return self.report
 
     # What there is, and what is to be done
 
     def _check_root(self, database: Path) -> None:
-        old = self.old_meta.get("root")
+        old = self.writer.meta.get("root")
         if isinstance(old, str) and old != str(self.root) and Path(old).is_dir() and not self.settings.force:
             raise SourceError(
                 f"{database}: is the index of {old}; choose another -d for {self.root}, "
@@ -232,7 +181,7 @@ class _Run:
 
     def _extra_paths(self) -> list[Path]:
         """Those of earlier runs, unless --force starts afresh, and those named now."""
-        old = self.old_meta.get("extraPaths")
+        old = self.writer.meta.get("extraPaths")
         if self.settings.force or not isinstance(old, list):
             old = []
         named = [_without_links_above(path.expanduser()) for path in self.settings.extra]
@@ -245,7 +194,7 @@ class _Run:
         """The files that the PATHs name, and the paths in the database that the run speaks for."""
         if not self.settings.paths:
             return found.files, [""]
-        there = [*(file.path for file in found.files), *self.known]
+        there = [*(file.path for file in found.files), *self.writer.known]
         scopes = [self._scope(path, there) for path in self.settings.paths]
         return [file for file in found.files if any(is_within(file.path, scope) for scope in scopes)], scopes
 
@@ -266,39 +215,12 @@ class _Run:
             "and other paths need --extra"
         )
 
-    def _needs_rebuild(self) -> bool:
-        return self.settings.force or self.is_damaged or not self._is_of_this_run(self.old_meta)
-
-    def _is_of_this_run(self, meta: dict[str, Any]) -> bool:
-        return all(meta.get(name) == value for name, value in self._identity().items())
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A transaction, on an index that no other run has made with other settings meanwhile."""
-        with transaction(self.conn):
-            meta = read_meta(self.conn)
-            if meta and meta != self.old_meta and not self._is_of_this_run(meta):
-                raise DatabaseError("another run has made the index with other settings meanwhile; run again")
-            yield
-
-    def _identity(self) -> dict[str, Any]:
-        """What of `meta` says how chunks, terms and vectors were made: a change needs a rebuild."""
-        return {
-            "model": self.model,
-            "provider": self.provider_name,
-            "providerKey": self.provider_key,
-            "chunkTokens": self.settings.chunk_tokens,
-            "chunkOverlap": self.settings.chunk_overlap,
-            "ftsTokenizer": FTS_TOKENIZER,
-            "cjkTerms": _CJK_TERMS,
-        }
-
     def _gone(self, found: Found, scopes: Iterable[str]) -> list[str]:
         """Files of the index that a scan of their folder did not find."""
         there = {file.path for file in found.files}
         return [
             path
-            for path in self.known
+            for path in self.writer.known
             if path not in there
             and any(is_within(path, scope) for scope in scopes)
             and not found.is_unseen(path)
@@ -310,21 +232,21 @@ class _Run:
         self,
         found: Found,
         rebuild: bool,
-        write: Callable[[_ChunkedFile, list[Embedding]], None],
+        write: Write,
     ) -> None:
         """Read, chunk, embed and write the files that are new or changed."""
         for batch in self._batches(found, rebuild):
-            vectors = self._embed([hash for file in batch for hash in file.hashes], batch)
+            vectors = self._embed(batch)
             for file in batch:
-                if file.file.path in self.known:
+                if file.file.path in self.writer.known:
                     self.report.files_updated += 1
                 else:
                     self.report.files_added += 1
-                self.report.chunks_added += len(set(self._chunk_ids(file)))
-                write(file, [vectors[hash] for hash in file.hashes])
+                self.report.chunks_added += len(set(file.chunk_ids(self.writer.model)))
+                self.report.chunks_removed += write(file, vectors)
 
-    def _batches(self, found: Found, rebuild: bool) -> Iterator[list[_ChunkedFile]]:
-        batch: list[_ChunkedFile] = []
+    def _batches(self, found: Found, rebuild: bool) -> Iterator[list[ChunkedFile]]:
+        batch: list[ChunkedFile] = []
         chunks = 0
         for done, file in enumerate(found.files, 1):
             try:
@@ -345,9 +267,11 @@ class _Run:
         self.progress(len(found.files), len(found.files))
 
     def _is_current(self, path: str, content: SourceText) -> bool:
-        return self.known.get(path) == content.hash and (path in self.has_chunks or not content.text.strip())
+        return self.writer.known.get(path) == content.hash and (
+            path in self.writer.paths_with_chunks or not content.text.strip()
+        )
 
-    def _chunked(self, file: SourceFile, content: SourceText) -> _ChunkedFile:
+    def _chunked(self, file: SourceFile, content: SourceText) -> ChunkedFile:
         chunks = [
             chunk
             for chunk in chunk_markdown(
@@ -358,286 +282,63 @@ class _Run:
             )
             if chunk.text.strip()
         ]
-        return _ChunkedFile(file, content, chunks, [sha256(chunk.text) for chunk in chunks])
+        return ChunkedFile(file, content, chunks, [sha256(chunk.text) for chunk in chunks])
 
-    def _embed(self, hashes: Iterable[str], batch: Sequence[_ChunkedFile]) -> dict[str, Embedding]:
+    def _embed(self, batch: Sequence[ChunkedFile]) -> dict[str, Embedding]:
         """An embedding for each text hash, from the cache or, once a text, from the provider."""
-        wanted = dict.fromkeys(hashes)
-        if self.provider is None:
-            return dict.fromkeys(wanted, "[]")
-        vectors = self._cached(list(wanted))
-        self.report.embeddings_cached += len(vectors)
         texts = {
-            hash: chunk.text
-            for file in batch
-            for hash, chunk in zip(file.hashes, file.chunks, strict=True)
-            if hash not in vectors
+            hash: chunk.text for file in batch for hash, chunk in zip(file.hashes, file.chunks, strict=True)
         }
-        self.report.embeddings_computed += len(texts)
-        if self.settings.dry_run:
-            return dict.fromkeys(wanted, "[]")
-        if texts:
-            new = self._compute(texts)
-            with self._writing():
-                self._cache(new)
-            vectors |= new
-        return vectors
-
-    def _compute(self, texts: dict[str, str]) -> dict[str, Embedding]:
-        from .embeddings.base import EmbeddingError, is_unit_length, to_json
-
-        assert self.provider is not None
-        vectors = self.provider.embed_documents(list(texts.values()))
-        if vectors.shape != (len(texts), self.provider.dims) or not is_unit_length(vectors):
-            raise EmbeddingError(
-                f"{self.provider_name} {self.model} gave vectors that are not {len(texts)} of unit length "
-                f"and {self.provider.dims} dimensions"
-            )
-        return {hash: to_json(vector) for hash, vector in zip(texts, vectors, strict=True)}
-
-    # The writer
-
-    def _prepare_tables(self) -> None:
-        """Make tables that are missing, and fill those that don't agree with `chunks`."""
-        use_wal(self.conn)
-        if self.has_index and self._tables_agree():
-            return
-        with self._writing():
-            create_tables(self.conn)
-            self._fill_fts()
-            if self.provider is not None and self.has_vec:
-                create_vec_table(self.conn, self.provider.dims)
-                self._fill_vec()
-            self._write_meta()
-
-    def _tables_agree(self) -> bool:
-        """Whether full-text and vector tables are there, with as many rows as there are chunks."""
-        try:
-            chunks = self._count("chunks")
-            # It must answer a search as well: a table may be there without its index.
-            self.conn.execute("select 1 from chunks_fts where chunks_fts match '\"x\"' limit 1").fetchone()
-            if self._count("chunks_fts_docsize") != chunks:
-                return False
-            return not self.has_vec or self._count("chunks_vec_rowids") == chunks
-        except sqlite3.Error:
-            return False
-
-    def _fill_fts(self) -> None:
-        """Make chunks_fts again from chunks, in a transaction of the caller's."""
-        self.conn.execute("drop table if exists chunks_fts")
-        create_tables(self.conn)
-        rows = self.conn.execute(
-            "select rowid, text, id, path, source, model, start_line, end_line from chunks order by rowid"
-        )
-        self.conn.executemany(_INSERT_FTS, ((*row, cjk_terms(row[1])) for row in rows))
-
-    def _fill_vec(self) -> None:
-        """Fill an empty chunks_vec from chunks; a file with a damaged embedding is read again."""
-        rows = self.conn.execute("select id, path, embedding from chunks order by rowid")
-        for identifier, path, embedding in rows:
-            vector = self._vector(embedding)
-            if vector is None:
-                self.known[path] = ""
-            else:
-                self.conn.execute(_INSERT_VEC, (identifier, vector))
-
-    def _vector(self, embedding: object) -> bytes | None:
-        """A stored embedding as chunks_vec holds it, None where it is damaged."""
-        from .embeddings.base import from_json
-
-        try:
-            vector = from_json(embedding) if isinstance(embedding, str) else None
-        except (ValueError, TypeError, RecursionError):
-            return None
-        return vector.tobytes() if vector is not None and vector.shape == (self.report.dims,) else None
+        if self.settings.provider is None:
+            return dict.fromkeys(texts, "[]")
+        embeddings = self.writer.cached(texts)
+        missing = {hash: text for hash, text in texts.items() if hash not in embeddings}
+        self.report.embeddings_cached += len(embeddings)
+        self.report.embeddings_computed += len(missing)
+        if missing and not self.settings.dry_run:
+            computed = _compute(self.settings.provider, missing)
+            self.writer.cache(computed)
+            embeddings |= computed
+        return embeddings
 
     def _rebuild(self, found: Found) -> None:
         """Make the whole index again, while the old one goes on answering."""
-        use_wal(self.conn)
-        if self.provider is not None:
-            with self._writing():
-                create_tables(self.conn)
-            # First the slow part, into the cache alone, so that the transaction is short.
-            for batch in self._batches(found, rebuild=True):
-                self._embed([hash for file in batch for hash in file.hashes], batch)
-        computed = self.report.embeddings_computed
-        self.report.embeddings_computed = self.report.embeddings_cached = 0
         self.report.files_removed = len(self._gone(found, [""]))
-        with self._writing():
-            self.report.chunks_removed = self._count("chunks") if "chunks" in _table_names(self.conn) else 0
-            for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
-                self.conn.execute(f"drop table if exists {table}")
-            create_tables(self.conn)
-            if self.provider is not None and self.has_vec:
-                create_vec_table(self.conn, self.provider.dims)
-            self._go_through(found, rebuild=True, write=self._insert_file)
+        self.report.chunks_removed = self.writer.count_chunks()
+        computed = 0
+        if self.settings.provider is not None:
+            # First the slow part, into the cache alone, so that the transaction is short.
+            self.writer.prepare_cache()
+            for batch in self._batches(found, rebuild=True):
+                self._embed(batch)
+            computed = self.report.embeddings_computed
+            self.report.embeddings_computed = self.report.embeddings_cached = 0
+        with self.writer.rebuilding():
+            self._go_through(found, rebuild=True, write=self.writer.write_file)
             for skipped in found.skipped:
-                if any(is_within(path, skipped.path) for path in self.known):
+                if any(is_within(path, skipped.path) for path in self.writer.known):
                     raise SourceError(
                         f"{skipped.path}: {skipped.reason}; nothing was changed, so as not to lose it"
                     )
-            self._write_meta()
+            self.writer.write_meta(self.root, self.extra)
         self.report.embeddings_computed += computed
         self.report.embeddings_cached -= computed
-        self._count_chunks()
 
-    def _write_file(self, file: _ChunkedFile, embeddings: list[Embedding]) -> None:
-        with self._writing():
-            self._delete_file(file.file.path)
-            self._insert_file(file, embeddings)
 
-    def _insert_file(self, file: _ChunkedFile, embeddings: list[Embedding]) -> None:
-        now = _now_ms()
-        path, source, content = file.file.path, file.file.source, file.content
-        for identifier, chunk, hash, embedding in zip(
-            self._chunk_ids(file), file.chunks, file.hashes, embeddings, strict=True
-        ):
-            place = (path, source, chunk.start_line, chunk.end_line)
-            cursor = self.conn.execute(
-                "insert or ignore into chunks (id, path, source, start_line, end_line, hash, model, text,"
-                " embedding, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (identifier, *place, hash, self.model, chunk.text, embedding, now),
-            )
-            if not cursor.rowcount:
-                # Equal segments of one long line are one chunk, here as in the peer.
-                continue
-            self._insert_fts(
-                cursor.lastrowid,
-                (chunk.text, identifier, path, source, self.model, chunk.start_line, chunk.end_line),
-            )
-            if self.provider is not None and self.has_vec:
-                self.conn.execute(_INSERT_VEC, (identifier, self._vector(embedding)))
-        self.conn.execute(
-            "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
-            (path, source, content.hash, content.mtime_ms, content.size),
+def _compute(provider: Provider, texts: dict[str, str]) -> dict[str, Embedding]:
+    """The embeddings of texts, by their hashes; raises EmbeddingError."""
+    from .embeddings.base import EmbeddingError, is_unit_length, to_json
+
+    vectors = provider.embed_documents(list(texts.values()))
+    if vectors.shape != (len(texts), provider.dims) or not is_unit_length(vectors):
+        raise EmbeddingError(
+            f"{provider.name} {provider.model} gave vectors that are not {len(texts)} of unit length "
+            f"and {provider.dims} dimensions"
         )
-
-    def _insert_fts(self, rowid: int, row: tuple[Any, ...]) -> None:
-        try:
-            self.conn.execute(_INSERT_FTS, (rowid, *row, cjk_terms(row[0])))
-        except sqlite3.IntegrityError:
-            self._fill_fts()
-
-    def _delete_file(self, path: str) -> None:
-        rows = self.conn.execute("select rowid, id from chunks where path = ?", (path,)).fetchall()
-        aligned = True
-        for rowid, identifier in rows:
-            # A row of chunks and its row of chunks_fts share their rowid, so that no scan is
-            # needed, until somebody's VACUUM gives the rows of chunks other ones.
-            deleted = self.conn.execute(
-                "delete from chunks_fts where rowid = ? and id = ?", (rowid, identifier)
-            ).rowcount
-            aligned = aligned and deleted == 1
-            if self.has_vec:
-                self.conn.execute("delete from chunks_vec where id = ?", (identifier,))
-        self.report.chunks_removed += self.conn.execute("delete from chunks where path = ?", (path,)).rowcount
-        self.conn.execute("delete from files where path = ?", (path,))
-        if not aligned:
-            self._fill_fts()
-
-    def _cached(self, hashes: list[str]) -> dict[str, Embedding]:
-        found: dict[str, Embedding] = {}
-        if "embedding_cache" not in _table_names(self.conn):
-            return found
-        for hash in hashes:
-            row = self.conn.execute(
-                "select embedding from embedding_cache"
-                " where provider = ? and model = ? and provider_key = ? and hash = ?",
-                (self.provider_name, self.model, self.provider_key, hash),
-            ).fetchone()
-            # One that is damaged is made again.
-            if row and self._vector(row[0]) is not None:
-                found[hash] = row[0]
-        return found
-
-    def _cache(self, embeddings: dict[str, Embedding]) -> None:
-        now = _now_ms()
-        self.conn.executemany(
-            "insert or replace into embedding_cache (provider, model, provider_key, hash, embedding, dims,"
-            " updated_at) values (?, ?, ?, ?, ?, ?, ?)",
-            (
-                (self.provider_name, self.model, self.provider_key, hash, embedding, self.report.dims, now)
-                for hash, embedding in embeddings.items()
-            ),
-        )
-
-    def _write_meta(self) -> None:
-        meta = {
-            **self._identity(),
-            "sources": ["memory"],
-            "vectorDims": self.report.dims,
-            "generator": PLUGIN_NAME,
-            "root": str(self.root),
-            "extraPaths": [str(path) for path in self.extra],
-        }
-        if meta != self.old_meta:
-            with self._writing():
-                write_meta(self.conn, meta)
-            self.old_meta = meta
-
-    # Counting
-
-    def _chunk_ids(self, file: _ChunkedFile) -> list[str]:
-        return [
-            sha256(
-                f"{file.file.source}:{file.file.path}:{chunk.start_line}:{chunk.end_line}:{hash}:{self.model}"
-            )
-            for chunk, hash in zip(file.chunks, file.hashes, strict=True)
-        ]
-
-    def _count(self, table: str) -> int:
-        count: int = self.conn.execute(f"select count(*) from {table}").fetchone()[0]
-        return count
-
-    def _count_chunks(self) -> None:
-        self.report.chunks_total = self._count("chunks") if "chunks" in _table_names(self.conn) else 0
-
-
-_INSERT_FTS = (
-    "insert into chunks_fts (rowid, text, id, path, source, model, start_line, end_line, cjk)"
-    " values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
-
-
-def _check_database(conn: Connection, database: Path) -> bool:
-    """Whether the database has an index of ours; raises DatabaseError where it has another's."""
-    tables = _table_names(conn)
-    taken = sorted(tables & set(vars(SIX_TABLES).values()))
-    if read_meta(conn).get("generator") != PLUGIN_NAME and not _has_cjk_column(conn):
-        if find_layout(conn) is not None:
-            raise DatabaseError(f"{database}: holds an index that another program made; choose another -d")
-        if taken:
-            raise DatabaseError(f"{database}: has a table {taken[0]} of another program; choose another -d")
-    view = conn.execute(
-        "select name from sqlite_master where type = 'view' and name in (?, ?, ?, ?, ?, ?)",
-        tuple(vars(SIX_TABLES).values()),
-    ).fetchone()
-    if view is not None:
-        raise DatabaseError(f"{database}: has a view {view[0]} in the place of a table; choose another -d")
-    if SIX_TABLES.chunks_vec in tables and not has_sqlite_vec(conn):
-        raise DatabaseError(
-            f"{database}: has vectors that only sqlite-vec can change, and it cannot be loaded; "
-            f"{INSTALL_SQLITE_VEC}"
-        )
-    return bool(taken)
-
-
-def _table_names(conn: Connection) -> set[str]:
-    return {row[0] for row in conn.execute("select name from sqlite_master where type = 'table'")}
-
-
-def _has_cjk_column(conn: Connection) -> bool:
-    """Whether the full-text table is of our making: this column is in no other program's."""
-    query = "select 1 from sqlite_master where name = ? and sql like '%using fts5(%cjk,%'"
-    return conn.execute(query, (SIX_TABLES.chunks_fts,)).fetchone() is not None
+    return {hash: to_json(vector) for hash, vector in zip(texts, vectors, strict=True)}
 
 
 def _without_links_above(path: Path) -> Path:
     """The absolute path, whose folders are real; what it names may be a link, or gone."""
     path = Path(os.path.abspath(path))
     return path.parent.resolve() / path.name if path.name else path
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datasette_agent_memory import ingest
+from datasette_agent_memory import writer
 from datasette_agent_memory.connections import DatabaseError, open_writable, sqlite3
 from datasette_agent_memory.embeddings.base import EmbeddingError, from_json
 from datasette_agent_memory.sources import SourceError, sha256
@@ -251,7 +251,7 @@ def test_a_provider_that_gives_bad_vectors_is_refused(workspace, index, tiny, mo
 def test_a_rebuild_is_all_or_nothing(workspace, index, rows, tiny, monkeypatch, agreement):
     root = workspace(NOTES)
     index(root)
-    insert = ingest._Run._insert_file
+    insert = writer.IndexWriter._insert
     written = []
 
     def fails_at_the_second(self, file, embeddings):
@@ -260,7 +260,7 @@ def test_a_rebuild_is_all_or_nothing(workspace, index, rows, tiny, monkeypatch, 
             raise sqlite3.OperationalError("disk full")
         insert(self, file, embeddings)
 
-    monkeypatch.setattr(ingest._Run, "_insert_file", fails_at_the_second)
+    monkeypatch.setattr(writer.IndexWriter, "_insert", fails_at_the_second)
     with pytest.raises(DatabaseError, match="disk full"):
         index(root, tiny)
     assert rows("select distinct model from chunks") == [("fts-only",)]

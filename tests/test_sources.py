@@ -1,6 +1,7 @@
 """Which files are found, and how their bytes become text."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -99,15 +100,20 @@ def test_a_file_named_memory_is_no_memory_folder(workspace):
 
 
 def test_folders_may_lie_deep(tmp_path):
-    folder = tmp_path
-    descend = os.open(tmp_path, os.O_RDONLY)
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    current = os.open(folder, os.O_RDONLY)
     for _ in range(1500):
-        os.mkdir("d", dir_fd=descend)
-        below = os.open("d", os.O_RDONLY, dir_fd=descend)
-        os.close(descend)
-        descend = below
-    os.close(descend)
-    found = find_files(folder)
+        os.mkdir("d", dir_fd=current)
+        below = os.open("d", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = below
+    os.close(current)
+    try:
+        found = find_files(folder)
+    finally:
+        # Deeper than Python's own clean-up can go.
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
     assert found.files == [] and all(len(skipped.reason) < 100 for skipped in found.skipped)
 
 

@@ -1,0 +1,348 @@
+"""The one writer of an index.
+
+Whatever it changes is one transaction, so that readers, crashes and other runs see an
+index before or after, and never between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .chunking import Chunk
+from .config import PLUGIN_NAME
+from .connections import (
+    INSTALL_SQLITE_VEC,
+    Connection,
+    DatabaseError,
+    has_sqlite_vec,
+    sqlite3,
+    transaction,
+    use_wal,
+)
+from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
+from .keywords import cjk_terms
+from .layouts import SIX_TABLES, find_layout
+from .schema import FTS_TOKENIZER, create_tables, create_vec_table, read_meta, write_meta
+from .sources import MEMORY, SourceFile, SourceText, sha256
+
+if TYPE_CHECKING:
+    from .embeddings.base import Provider
+
+_CJK_TERMS = "bigrams"
+
+_INSERT_FTS = (
+    "insert into chunks_fts (rowid, text, id, path, source, model, start_line, end_line, cjk)"
+    " values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
+
+#: An embedding as it is stored: JSON text.
+Embedding = str
+
+
+@dataclass(frozen=True)
+class ChunkedFile:
+    """A file that is new or changed, its chunks, and the hashes of their texts."""
+
+    file: SourceFile
+    content: SourceText
+    chunks: list[Chunk]
+    hashes: list[str]
+
+    def chunk_ids(self, model: str) -> list[str]:
+        """The ids of its chunks, as the peer makes them; equal segments of a line share one."""
+        return [
+            sha256(f"{self.file.source}:{self.file.path}:{chunk.start_line}:{chunk.end_line}:{hash}:{model}")
+            for chunk, hash in zip(self.chunks, self.hashes, strict=True)
+        ]
+
+
+class IndexWriter:
+    """Writes an index with the vectors of one provider and chunks of one size."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        database: Path,
+        provider: Provider | None,
+        chunk_tokens: int,
+        chunk_overlap: int,
+    ) -> None:
+        """Raises DatabaseError where the database cannot be written or is another program's."""
+        self._conn = conn
+        self.provider = provider.name if provider else NO_PROVIDER
+        self.model = provider.model if provider else KEYWORDS_ONLY_MODEL
+        self.dims = provider.dims if provider else None
+        self._has_vec = provider is not None and has_sqlite_vec(conn)
+        self._provider_key = provider.key if provider else ""
+        #: What of `meta` says how chunks, terms and vectors were made: a change needs a rebuild.
+        self._identity = {
+            "model": self.model,
+            "provider": self.provider,
+            "providerKey": self._provider_key,
+            "chunkTokens": chunk_tokens,
+            "chunkOverlap": chunk_overlap,
+            "ftsTokenizer": FTS_TOKENIZER,
+            "cjkTerms": _CJK_TERMS,
+        }
+        self.has_index = _check_database(conn, database)
+        self.meta = read_meta(conn) if self.has_index else {}
+        tables = self._tables()
+        # Where some of an index of ours is gone, what is left of it cannot be trusted.
+        is_damaged = self.has_index and not tables >= {"meta", "files", "chunks", "embedding_cache"}
+        self.needs_rebuild = self.has_index and (is_damaged or not self._is_alike(self.meta))
+        #: The hash of each file of the index, by path.
+        self.known: dict[str, str] = {}
+        if self.has_index and "files" in tables:
+            self.known = dict(conn.execute("select path, hash from files").fetchall())
+        #: The files that have chunks: one that has lost them is to be read again.
+        self.paths_with_chunks: set[str] = set()
+        if self.has_index and "chunks" in tables:
+            self.paths_with_chunks = {row[0] for row in conn.execute("select distinct path from chunks")}
+
+    # What is there
+
+    def count_chunks(self) -> int:
+        return self._count("chunks") if "chunks" in self._tables() else 0
+
+    def cached(self, hashes: Iterable[str]) -> dict[str, Embedding]:
+        """The embeddings that the cache has of these text hashes; a damaged one counts as none."""
+        found: dict[str, Embedding] = {}
+        if "embedding_cache" not in self._tables():
+            return found
+        for hash in hashes:
+            row = self._conn.execute(
+                "select embedding from embedding_cache"
+                " where provider = ? and model = ? and provider_key = ? and hash = ?",
+                (self.provider, self.model, self._provider_key, hash),
+            ).fetchone()
+            if row and self._vector(row[0]) is not None:
+                found[hash] = row[0]
+        return found
+
+    # What is changed
+
+    def prepare(self, root: Path, extra: Sequence[Path]) -> None:
+        """Make tables that are missing, and fill those that don't agree with `chunks`."""
+        use_wal(self._conn)
+        if self.has_index and self._tables_agree():
+            return
+        with self._writing():
+            create_tables(self._conn)
+            self._fill_fts()
+            if self._has_vec:
+                self._create_vec_table()
+                self._fill_vec()
+            self.write_meta(root, extra)
+
+    def prepare_cache(self) -> None:
+        """Make the tables that are missing, so that embeddings can be cached ahead of a rebuild."""
+        use_wal(self._conn)
+        with self._writing():
+            create_tables(self._conn)
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """One transaction that begins with an index without files; the old one answers until its end."""
+        use_wal(self._conn)
+        with self._writing():
+            for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
+                self._conn.execute(f"drop table if exists {table}")
+            create_tables(self._conn)
+            if self._has_vec:
+                self._create_vec_table()
+            yield
+
+    def cache(self, embeddings: dict[str, Embedding]) -> None:
+        """Keep embeddings by the hashes of their texts."""
+        now = _now_ms()
+        with self._writing():
+            self._conn.executemany(
+                "insert or replace into embedding_cache (provider, model, provider_key, hash, embedding,"
+                " dims, updated_at) values (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (self.provider, self.model, self._provider_key, hash, embedding, self.dims, now)
+                    for hash, embedding in embeddings.items()
+                ),
+            )
+
+    def write_file(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> int:
+        """Put a file, with the embeddings of its text hashes, in its place; the number of chunks removed."""
+        with self._writing():
+            removed = self._delete(file.file.path)
+            self._insert(file, embeddings)
+        return removed
+
+    def delete_file(self, path: str) -> int:
+        """Remove a file from the index; the number of chunks removed."""
+        with self._writing():
+            return self._delete(path)
+
+    def write_meta(self, root: Path, extra: Sequence[Path]) -> None:
+        """Say how the index was made, unless it says so."""
+        meta = {
+            **self._identity,
+            "sources": [MEMORY],
+            "vectorDims": self.dims,
+            "generator": PLUGIN_NAME,
+            "root": str(root),
+            "extraPaths": [str(path) for path in extra],
+        }
+        if meta != self.meta:
+            with self._writing():
+                write_meta(self._conn, meta)
+            self.meta = meta
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction, on an index that no other run has made with other settings meanwhile."""
+        with transaction(self._conn):
+            meta = read_meta(self._conn)
+            if meta and meta != self.meta and not self._is_alike(meta):
+                raise DatabaseError("another run has made the index with other settings meanwhile; run again")
+            yield
+
+    def _is_alike(self, meta: dict[str, Any]) -> bool:
+        return all(meta.get(name) == value for name, value in self._identity.items())
+
+    def _tables_agree(self) -> bool:
+        """Whether full-text and vector tables are there, with as many rows as there are chunks."""
+        try:
+            chunks = self._count("chunks")
+            # It must answer a search as well: a table may be there without its index.
+            self._conn.execute("select 1 from chunks_fts where chunks_fts match '\"x\"' limit 1").fetchone()
+            if self._count("chunks_fts_docsize") != chunks:
+                return False
+            return not self._has_vec or self._count("chunks_vec_rowids") == chunks
+        except sqlite3.Error:
+            return False
+
+    def _fill_fts(self) -> None:
+        """Make chunks_fts again from chunks, in a transaction of the caller's."""
+        self._conn.execute("drop table if exists chunks_fts")
+        create_tables(self._conn)
+        rows = self._conn.execute(
+            "select rowid, text, id, path, source, model, start_line, end_line from chunks order by rowid"
+        )
+        self._conn.executemany(_INSERT_FTS, ((*row, cjk_terms(row[1])) for row in rows))
+
+    def _fill_vec(self) -> None:
+        """Fill an empty chunks_vec from chunks; a file with a damaged embedding is read again."""
+        rows = self._conn.execute("select id, path, embedding from chunks order by rowid")
+        for identifier, path, embedding in rows:
+            vector = self._vector(embedding)
+            if vector is None:
+                self.known[path] = ""
+            else:
+                self._conn.execute(_INSERT_VEC, (identifier, vector))
+
+    def _vector(self, embedding: object) -> bytes | None:
+        """A stored embedding as chunks_vec holds it, None where it is damaged."""
+        from .embeddings.base import from_json
+
+        try:
+            vector = from_json(embedding) if isinstance(embedding, str) else None
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return vector.tobytes() if vector is not None and vector.shape == (self.dims,) else None
+
+    def _insert(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> None:
+        now = _now_ms()
+        path, source, content = file.file.path, file.file.source, file.content
+        for identifier, chunk, hash in zip(file.chunk_ids(self.model), file.chunks, file.hashes, strict=True):
+            place = (path, source, chunk.start_line, chunk.end_line)
+            cursor = self._conn.execute(
+                "insert or ignore into chunks (id, path, source, start_line, end_line, hash, model, text,"
+                " embedding, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (identifier, *place, hash, self.model, chunk.text, embeddings[hash], now),
+            )
+            if not cursor.rowcount:
+                # Equal segments of one long line are one chunk, here as in the peer.
+                continue
+            self._insert_fts(
+                cursor.lastrowid,
+                (chunk.text, identifier, path, source, self.model, chunk.start_line, chunk.end_line),
+            )
+            if self._has_vec:
+                self._conn.execute(_INSERT_VEC, (identifier, self._vector(embeddings[hash])))
+        self._conn.execute(
+            "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
+            (path, source, content.hash, content.mtime_ms, content.size),
+        )
+
+    def _insert_fts(self, rowid: int, row: tuple[Any, ...]) -> None:
+        try:
+            self._conn.execute(_INSERT_FTS, (rowid, *row, cjk_terms(row[0])))
+        except sqlite3.IntegrityError:
+            self._fill_fts()
+
+    def _delete(self, path: str) -> int:
+        rows = self._conn.execute("select rowid, id from chunks where path = ?", (path,)).fetchall()
+        aligned = True
+        for rowid, identifier in rows:
+            # A row of chunks and its row of chunks_fts share their rowid, so that no scan is
+            # needed, until somebody's VACUUM gives the rows of chunks other ones.
+            deleted = self._conn.execute(
+                "delete from chunks_fts where rowid = ? and id = ?", (rowid, identifier)
+            ).rowcount
+            aligned = aligned and deleted == 1
+            if self._has_vec:
+                self._conn.execute("delete from chunks_vec where id = ?", (identifier,))
+        removed: int = self._conn.execute("delete from chunks where path = ?", (path,)).rowcount
+        self._conn.execute("delete from files where path = ?", (path,))
+        if not aligned:
+            self._fill_fts()
+        return removed
+
+    def _create_vec_table(self) -> None:
+        assert self.dims is not None
+        create_vec_table(self._conn, self.dims)
+
+    def _count(self, table: str) -> int:
+        count: int = self._conn.execute(f"select count(*) from {table}").fetchone()[0]
+        return count
+
+    def _tables(self) -> set[str]:
+        return _table_names(self._conn)
+
+
+def _check_database(conn: Connection, database: Path) -> bool:
+    """Whether the database has an index of ours; raises DatabaseError where it has another's."""
+    tables = _table_names(conn)
+    taken = sorted(tables & set(vars(SIX_TABLES).values()))
+    if read_meta(conn).get("generator") != PLUGIN_NAME and not _has_cjk_column(conn):
+        if find_layout(conn) is not None:
+            raise DatabaseError(f"{database}: holds an index that another program made; choose another -d")
+        if taken:
+            raise DatabaseError(f"{database}: has a table {taken[0]} of another program; choose another -d")
+    view = conn.execute(
+        "select name from sqlite_master where type = 'view' and name in (?, ?, ?, ?, ?, ?)",
+        tuple(vars(SIX_TABLES).values()),
+    ).fetchone()
+    if view is not None:
+        raise DatabaseError(f"{database}: has a view {view[0]} in the place of a table; choose another -d")
+    if SIX_TABLES.chunks_vec in tables and not has_sqlite_vec(conn):
+        raise DatabaseError(
+            f"{database}: has vectors that only sqlite-vec can change, and it cannot be loaded; "
+            f"{INSTALL_SQLITE_VEC}"
+        )
+    return bool(taken)
+
+
+def _table_names(conn: Connection) -> set[str]:
+    return {row[0] for row in conn.execute("select name from sqlite_master where type = 'table'")}
+
+
+def _has_cjk_column(conn: Connection) -> bool:
+    """Whether the full-text table is of our making: this column is in no other program's."""
+    query = "select 1 from sqlite_master where name = ? and sql like '%using fts5(%cjk,%'"
+    return conn.execute(query, (SIX_TABLES.chunks_fts,)).fetchone() is not None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
