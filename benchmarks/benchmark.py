@@ -346,6 +346,20 @@ def time_searches(database: Path, queries: int, repeat: int) -> dict[str, list[Q
         }
 
 
+def filtered_searches(database: Path, queries: int, repeat: int) -> Iterator[Comparison]:
+    """Searches with a filter, as ratios to the same ones without."""
+    asked = queries_by_kind(queries)["2-3 words"]
+    filters = {"source=memory (all pass)": {"source": "memory"}, "path=*7.md (a tenth)": {"path": "*7.md"}}
+    with open_readonly(database) as conn:
+        for name, given in filters.items():
+            times = []
+            for q in asked:
+                actions: list[Action] = [partial(search, conn, q), partial(search, conn, q, given)]
+                plain, filtered = median_seconds(repeat, actions)
+                times.append((filtered, plain))
+            yield compare(f"search(), {name}", "the same without the filter", times)
+
+
 def keyword_searches(times: dict[str, list[QueryTimes]]) -> Iterator[Comparison]:
     every = [one for of_kind in times.values() for one in of_kind]
     reference = "bare FTS5 query"
@@ -394,6 +408,7 @@ def run(
         database = next(databases)
         index(root, database, RandomVectors())
         yield from hybrid_searches(time_searches(database, queries, repeat))
+        yield from filtered_searches(database, queries, repeat)
 
 
 def as_row(found: Comparison) -> str:
