@@ -134,10 +134,16 @@ def create_tables(conn: Connection) -> None:
             {},
         ),
     ):
-        sql = db.create_table_sql(
-            name, columns, pk=primary_key, not_null=set(columns) - nullable, defaults=defaults
+        conn.execute(
+            db.create_table_sql(
+                name,
+                columns,
+                pk=primary_key,
+                not_null=set(columns) - nullable,
+                defaults=defaults,
+                if_not_exists=True,
+            )
         )
-        conn.execute(sql.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1))
     for table, column in (("chunks", "path"), ("chunks", "source"), ("embedding_cache", "updated_at")):
         conn.execute(f"create index if not exists idx_{table}_{column} on {table} ({column})")
     # `cjk` holds what keywords.cjk_terms makes of the text, so that `text` stays as it is.
