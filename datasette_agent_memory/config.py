@@ -180,7 +180,11 @@ PARAMETERS: dict[str, Parameter] = {
             choices=("weighted", "rrf"),
         ),
         Parameter(
-            "match", str, "auto", "Chunks with any of the words, or with all.", choices=("auto", "any", "all")
+            "match",
+            str,
+            "auto",
+            "Chunks with any of the words, or with all; auto is any, without stop words.",
+            choices=("auto", "any", "all"),
         ),
         Parameter("decay", bool, False, "Lower the score of dated memories by their age."),
         Parameter(

@@ -11,6 +11,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from .stop_words import STOP_WORDS
+
 #: An expression that matches nothing. A NULL or an empty string would be an error in FTS5.
 NO_MATCH = '""'
 
@@ -36,15 +38,18 @@ def fts_query(text: object, mode: str = "auto") -> str:
     """An FTS5 MATCH expression in which every input is literal words.
 
     Words are quoted, so that no character of theirs is syntax; signs inside a name make
-    it a phrase. `any` joins them with OR, `all` with AND; `auto` is `any`: the rank of
-    bm25() brings chunks with more and rarer words to the front. NO_MATCH where there is
-    no word. Raises ValueError for another mode.
+    it a phrase. `any` joins them with OR, `all` with AND. `auto` is `any` without stop
+    words, unless there is nothing else: the rank of bm25() brings chunks with more and
+    rarer words to the front, and in a small memory a stop word may be rare. NO_MATCH where
+    there is no word. Raises ValueError for another mode.
     """
     if mode not in ("auto", "any", "all"):
         raise ValueError("mode must be auto, any or all")
     if not isinstance(text, str):
         return NO_MATCH
     terms = query_terms(text, whole_runs=mode == "all")
+    if mode == "auto":
+        terms = [term for term in terms if term.strip('"*') not in STOP_WORDS] or terms
     return (" AND " if mode == "all" else " OR ").join(terms) or NO_MATCH
 
 

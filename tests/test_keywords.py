@@ -128,6 +128,16 @@ def test_a_text_of_words_finds_itself(text):
         conn.close()
 
 
+def test_stop_words_do_not_drive_a_question_but_are_found_alone(find):
+    assert fts_query("what did we do about the menu") == '"menu"'
+    assert fts_query("what did we do about the menu", "any").count(" OR ") == 6
+    assert fts_query("这个插件是什么") == fts_query("这个插件是什么", "any").replace(
+        '"这个" OR ', ""
+    ).replace(' OR "是什" OR "什么"', "")
+    assert fts_query("the") == '"the"' and find("the")
+    assert fts_query("to be or not to be").count(" OR ") == 3
+
+
 def test_terms_are_bounded(find):
     assert len(query_terms(" ".join(f"w{number}" for number in range(10_000)))) == MAX_TERMS
     assert find(" ".join(f"w{number}" for number in range(10_000))) == []
