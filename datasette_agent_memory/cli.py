@@ -241,7 +241,8 @@ def get(path: str, database: Path, start: int, lines: int | None) -> None:
     with open_readonly(database) as conn:
         file = read_file(conn, path)
     text = file.text(start, lines)
-    click.echo(printable(text) if sys.stdout.isatty() else text, nl=not text.endswith("\n"))
+    if text:
+        click.echo(printable(text) if sys.stdout.isatty() else text, nl=not text.endswith("\n"))
     if not file.is_exact:
         click.echo(
             "Note: the index does not hold this file to the letter, and the file on disk is another one "
@@ -274,7 +275,7 @@ def status(database: Path, as_json: bool) -> None:
         if name not in ("ok", "notices", "sources"):
             echo(f"{name.replace('_', ' '):18} {'-' if value is None else value}")
     for source in report["sources"]:
-        echo(f"source {source['source']}: {source['files']} files, {source['chunks']} chunks")
+        echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")
     for notice in report["notices"]:
         click.secho(printable(notice["message"]), fg="yellow")
 
@@ -399,7 +400,7 @@ def _print_answer(answer: Answer) -> None:
         click.secho(f"      {_explanation(hit, answer)}", dim=True)
         pieces = [
             click.style(printable(text), fg="yellow", bold=True) if matched else printable(text)
-            for text, matched in hit.snippet.segments()
+            for text, matched in hit.excerpt.segments()
         ]
         for line in "".join(pieces).strip().splitlines():
             click.echo(f"      {line}" if line.strip() else "")

@@ -35,6 +35,7 @@ class Parameter:
     type: type
     default: Any
     help: str
+    group: str
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
@@ -141,35 +142,66 @@ PRESETS: dict[str, dict[str, Any]] = {
 PARAMETERS: dict[str, Parameter] = {
     parameter.name: parameter
     for parameter in (
-        Parameter("k", int, 6, "How many results.", minimum=1, maximum=MAX_CANDIDATES),
-        Parameter("mode", str, "hybrid", "Which sides to search.", choices=("hybrid", "vector", "keyword")),
+        Parameter("k", int, 6, "How many results.", "Results", minimum=1, maximum=MAX_CANDIDATES),
+        Parameter(
+            "mode",
+            str,
+            "hybrid",
+            "Which sides to search.",
+            "Results",
+            choices=("hybrid", "vector", "keyword"),
+        ),
+        Parameter(
+            "match",
+            str,
+            "auto",
+            "Chunks with any of the words, or with all; auto is any, without stop words.",
+            "Results",
+            choices=("auto", "any", "all"),
+        ),
         Parameter(
             "min_score",
             float,
             0.35,
-            "Leave out results below this score; a keyword hit below it fills a free place.",
+            "Leave out results below this score; a keyword hit below it fills a free place. "
+            "The embedded model has 0.1.",
+            "Results",
             minimum=0,
             maximum=1,
         ),
         Parameter(
-            "vector_weight", float, DEFAULT_VECTOR_WEIGHT, "Weight of the vector score.", minimum=0, maximum=1
+            "preset",
+            str,
+            None,
+            "A named set of the values above, unless given.",
+            "Results",
+            choices=tuple(PRESETS),
         ),
         Parameter(
-            "text_weight", float, DEFAULT_TEXT_WEIGHT, "Weight of the text score.", minimum=0, maximum=1
+            "vector_weight",
+            float,
+            DEFAULT_VECTOR_WEIGHT,
+            "Weight of the vector score.",
+            "Scores",
+            minimum=0,
+            maximum=1,
         ),
         Parameter(
-            "candidate_multiplier",
-            int,
-            4,
-            "Each side puts forward k times this many candidates.",
-            minimum=1,
-            maximum=100,
+            "text_weight",
+            float,
+            DEFAULT_TEXT_WEIGHT,
+            "Weight of the text score.",
+            "Scores",
+            minimum=0,
+            maximum=1,
         ),
         Parameter(
             "text_norm",
             str,
             "relevance",
-            "How bm25 becomes a text score: r/(1+r), 1/(1+position), or r/(best r).",
+            "How bm25 (r) becomes a text score: r/(1+r), 1/(1+position), or r/(best r). "
+            "The embedded model has max.",
+            "Scores",
             choices=("relevance", "rank", "max"),
         ),
         Parameter(
@@ -177,35 +209,64 @@ PARAMETERS: dict[str, Parameter] = {
             str,
             "weighted",
             "How the sides are joined: weighted scores, or weighted reciprocal ranks.",
+            "Scores",
             choices=("weighted", "rrf"),
         ),
         Parameter(
-            "match",
-            str,
-            "auto",
-            "Chunks with any of the words, or with all; auto is any, without stop words.",
-            choices=("auto", "any", "all"),
+            "candidate_multiplier",
+            int,
+            4,
+            "Each side puts forward k times this many candidates.",
+            "Scores",
+            minimum=1,
+            maximum=100,
         ),
-        Parameter("decay", bool, False, "Lower the score of dated memories by their age."),
+        Parameter("decay", bool, False, "Lower the score of dated memories by their age.", "Time"),
         Parameter(
             "half_life",
             float,
             DEFAULT_HALF_LIFE_DAYS,
             "Days in which a dated memory's score halves.",
+            "Time",
             minimum=0.01,
             maximum=1_000_000,
         ),
-        Parameter("mmr", bool, False, "Put results unlike those above them forward (MMR)."),
         Parameter(
-            "lambda", float, 0.7, "MMR: 1 for relevance alone, 0 for variety alone.", minimum=0, maximum=1
+            "now", str, None, "The date that ages are counted to, by default today.", "Time", is_date=True
         ),
-        Parameter("source", str, None, "Only this source, such as memory."),
-        Parameter("path", str, None, "Only paths that match this glob, such as memory/2026-*."),
-        Parameter("since", str, None, "Only memories of this date or later.", is_date=True),
-        Parameter("until", str, None, "Only memories of this date or earlier.", is_date=True),
-        Parameter("now", str, None, "The date that ages are counted to, by default today.", is_date=True),
         Parameter(
-            "preset", str, None, "A named set of the values above, unless given.", choices=tuple(PRESETS)
+            "mmr",
+            bool,
+            False,
+            "Put results unlike those above them forward (maximal marginal relevance).",
+            "Variety",
+        ),
+        Parameter(
+            "lambda",
+            float,
+            0.7,
+            "Of mmr: 1 for relevance alone, 0 for variety alone.",
+            "Variety",
+            minimum=0,
+            maximum=1,
+        ),
+        Parameter("source", str, None, "Only this source, such as memory.", "Filters"),
+        Parameter("path", str, None, "Only paths that match this glob, such as memory/2026-*.", "Filters"),
+        Parameter(
+            "since",
+            str,
+            None,
+            "Only memories of this date or later; those without a date are left out.",
+            "Filters",
+            is_date=True,
+        ),
+        Parameter(
+            "until",
+            str,
+            None,
+            "Only memories of this date or earlier; those without a date are left out.",
+            "Filters",
+            is_date=True,
         ),
     )
 }
@@ -241,8 +302,12 @@ def _parsed(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def configured_options(datasette: Any, database: str) -> dict[str, Any]:
-    """The plugin's configuration for a database, laid over that for all."""
+    """The plugin's configuration for a database, laid over that for all; raises ParameterError."""
     everywhere = datasette.plugin_config(PLUGIN_NAME) or {}
     # Without `fallback`, 1.0a's answer for a database is its own block alone, as 0.65's is.
     here = datasette.plugin_config(PLUGIN_NAME, database=database, fallback=False) or {}
-    return {**everywhere, **here}
+    configured = {**everywhere, **here}
+    for name in configured:
+        if name not in PARAMETERS:
+            raise ParameterError(f"there is no setting {name!r}; those there are: {', '.join(PARAMETERS)}")
+    return configured

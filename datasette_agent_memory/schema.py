@@ -172,6 +172,11 @@ def as_text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
+def as_line(value: Any) -> int:
+    """The line number of a column, 1 where a damaged database has none."""
+    return value if isinstance(value, int) and value > 0 else 1
+
+
 def _is_empty(conn: Connection, table: str) -> bool:
     """Whether a table has no row; not so for one that is not there."""
     try:

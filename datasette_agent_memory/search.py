@@ -20,8 +20,8 @@ from .embeddings import provider_of_index, query_vector
 from .errors import AgentMemoryError
 from .keywords import has_word
 from .layouts import Layout
-from .schema import MemoryIndex, as_text
-from .snippets import Snippet, make_snippets
+from .schema import MemoryIndex, as_line, as_text
+from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
 from .sql_functions import normalised_weights, today
 
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
@@ -55,7 +55,19 @@ class Hit:
     text_score: float | None
     decay: float
     age_days: float | None
-    snippet: Snippet
+    text: str
+    #: The spans of the text that match the query.
+    matches: list[Span]
+
+    @property
+    def snippet(self) -> Snippet:
+        """The part of the text that programs are given."""
+        return best_part(self.text, self.matches, SNIPPET_CHARS)
+
+    @property
+    def excerpt(self) -> Snippet:
+        """The part of the text that people are shown."""
+        return best_part(self.text, self.matches, EXCERPT_CHARS)
 
     @property
     def citation(self) -> str:
@@ -362,8 +374,8 @@ def _scored_sql(layout: Layout, options: SearchOptions, sides: Sides, params: di
         params |= {"now": options.now, "half_life": options.half_life}
         score = f"decay({score}, {age}, :half_life)"
         scores += [f"{age} AS age_days", f"decay(1, {age}, :half_life) AS decay"]
-    columns = ["id", "path", "start_line", "end_line", "source", f"{score} AS score", *scores, "text"]
-    return "SELECT " + ",\n  ".join([", ".join(columns[:5]), *columns[5:]]) + f"\n{source}"
+    columns = ["path, start_line, end_line, source", f"{score} AS score", *scores, "text", "id"]
+    return "SELECT " + ",\n  ".join(columns) + f"\n{source}"
 
 
 def _ranks_sql(side: str) -> str:
@@ -477,21 +489,23 @@ def _failure(error: Exception, time_limit_ms: int | None, next_sides: Sides) -> 
 def _hits(rows: list[Any], q: str) -> list[Hit]:
     columns = rows[0].keys() if rows else ()
     has_decay = "decay" in columns
+    texts = [as_text(row["text"]) for row in rows]
     return [
         Hit(
             id=row["id"],
             path=as_text(row["path"]),
-            start_line=row["start_line"],
-            end_line=row["end_line"],
+            start_line=as_line(row["start_line"]),
+            end_line=as_line(row["end_line"]),
             source=as_text(row["source"]),
             score=row["score"],
             vector_score=row["vector_score"],
             text_score=row["text_score"],
             decay=row["decay"] if has_decay else 1.0,
             age_days=row["age_days"] if has_decay else None,
-            snippet=snippet,
+            text=text,
+            matches=matches,
         )
-        for row, snippet in zip(rows, make_snippets([as_text(row["text"]) for row in rows], q), strict=True)
+        for row, text, matches in zip(rows, texts, find_matches(texts, q), strict=True)
     ]
 
 

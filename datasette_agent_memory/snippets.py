@@ -11,7 +11,10 @@ from .connections import sqlite3
 from .keywords import CJK_RUN, fts_query, query_words
 from .schema import FTS_TOKENIZER
 
+#: As much as the peer's tool returns, for programs.
 SNIPPET_CHARS = 700
+#: As much as a person takes in at a glance.
+EXCERPT_CHARS = 400
 
 # Private-use characters that stand for the marks while FTS5 sets them.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -21,30 +24,48 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Snippet:
-    """A part of a text, and the spans of its own characters that match the query."""
+    """A part of a text, the spans of its own characters that match the query, and what it leaves out."""
 
     text: str
     spans: tuple[Span, ...]
+    #: Lines of the whole text before this part's first.
+    lines_before: int = 0
+    is_cut_before: bool = False
+    is_cut_after: bool = False
 
     def segments(self) -> list[tuple[str, bool]]:
-        """The text in pieces, each with whether it matched."""
-        pieces, end = [], 0
+        """The text in pieces, each with whether it matched, with … where it is cut."""
+        pieces, end = [("…" if self.is_cut_before else "", False)], 0
         for start, stop in self.spans:
             pieces += [(self.text[end:start], False), (self.text[start:stop], True)]
             end = stop
-        pieces.append((self.text[end:], False))
+        pieces += [(self.text[end:], False), ("…" if self.is_cut_after else "", False)]
         return [piece for piece in pieces if piece[0]]
 
 
-def make_snippets(texts: Sequence[str], query: str) -> list[Snippet]:
-    """For each text its SNIPPET_CHARS with the most matches, or its beginning."""
-    return [_best_part(text, spans) for text, spans in zip(texts, _matches(texts, query), strict=True)]
-
-
-def _matches(texts: Sequence[str], query: str) -> list[list[Span]]:
+def find_matches(texts: Sequence[str], query: str) -> list[list[Span]]:
+    """For each text the spans that match the query, in order and apart."""
     words = _word_matches(texts, query)
     runs = {run for word in query_words(query) for run in CJK_RUN.findall(word)}
     return [_merged(spans + _cjk_matches(text, runs)) for text, spans in zip(texts, words, strict=True)]
+
+
+def best_part(text: str, spans: list[Span], chars: int) -> Snippet:
+    """The part of at most so many characters with the most matches, or the beginning."""
+    start = _best_start(text, spans, chars) if len(text) > chars else 0
+    end = min(len(text), start + chars)
+    if end < len(text):
+        # Not in the middle of a word, where there is a gap between words nearby.
+        gap = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
+        end = gap if gap > end - chars // 8 else end
+    kept = [(first - start, min(last, end) - start) for first, last in spans if start <= first < end]
+    return Snippet(
+        text=text[start:end],
+        spans=tuple(kept),
+        lines_before=text.count("\n", 0, start),
+        is_cut_before=start > 0,
+        is_cut_after=end < len(text),
+    )
 
 
 def _word_matches(texts: Sequence[str], query: str) -> list[list[Span]]:
@@ -61,7 +82,7 @@ def _word_matches(texts: Sequence[str], query: str) -> list[list[Span]]:
         )
         for index, marked in conn.execute(
             "select rowid, highlight(texts, 0, ?, ?) from texts where texts match ?",
-            (_OPEN, _CLOSE, fts_query(query, "any")),
+            (_OPEN, _CLOSE, fts_query(query)),
         ):
             spans[index] = _spans_of_marked(marked)
     return spans
@@ -98,14 +119,7 @@ def _merged(spans: list[Span]) -> list[Span]:
     return merged
 
 
-def _best_part(text: str, spans: list[Span]) -> Snippet:
-    start = _best_start(text, spans) if len(text) > SNIPPET_CHARS else 0
-    end = min(len(text), start + SNIPPET_CHARS)
-    kept = [(first - start, min(last, end) - start) for first, last in spans if start <= first < end]
-    return Snippet(text[start:end], tuple(kept))
-
-
-def _best_start(text: str, spans: list[Span]) -> int:
+def _best_start(text: str, spans: list[Span], chars: int) -> int:
     """Where the part begins that holds the most different matches, then the most, then the first.
 
     It begins with a match, or with the line of one; both ends move forward alone, so that
@@ -117,7 +131,7 @@ def _best_start(text: str, spans: list[Span]) -> int:
     best, best_start = (0, 0), 0
     left = right = 0
     for start in starts:
-        while right < len(spans) and spans[right][1] <= start + SNIPPET_CHARS:
+        while right < len(spans) and spans[right][1] <= start + chars:
             inside[words[right]] += 1
             right += 1
         while left < right and spans[left][0] < start:

@@ -129,6 +129,10 @@ async def file_page(request: Any, datasette: Any) -> Response:
             "database": database.name,
             "file": file,
             "starts": {chunk.start_line for chunk in file.chunks},
+            # The last chunk counts the empty line that a newline at the end begins.
+            "ranges": dict.fromkeys(
+                (chunk.start_line, min(chunk.end_line, len(file.lines))) for chunk in file.chunks
+            ),
             "page_path": memory_path,
             "json_path": f"{memory_path}/file.json?{urlencode({'path': path})}",
         },

@@ -1,5 +1,6 @@
 """What the documentation says is true."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from datasette.cli import cli
 
 from datasette_agent_memory.config import PARAMETERS
 from datasette_agent_memory.connections import open_readonly, prepare, sqlite3
+from datasette_agent_memory.embeddings.embedded import EmbeddedProvider
+from datasette_agent_memory.search import search
 
 ROOT = Path(__file__).parent.parent
 SQL_EXAMPLES = re.findall(
@@ -45,6 +48,26 @@ def test_every_function_has_an_example():
     names = registered_functions()
     assert len(names) == 8
     assert [name for name in names if f"{name}(" not in examples] == []
+
+
+def test_the_json_example_is_what_the_demo_answers(sample_database):
+    text = (ROOT / "docs/json-api.md").read_text(encoding="utf-8")
+    example = json.loads(re.search(r"```json\n(\{\n.+?\n\})\n```", text, re.DOTALL)[1])
+    with open_readonly(sample_database) as conn:
+        answer = search(conn, example["query"]["q"], {"k": example["query"]["k"]}).as_json()
+    assert list(answer) == list(example)
+    (shown,), (hit,) = example["results"], answer["results"]
+    assert list(hit) == list(shown)
+    for name in set(hit) - {"id", "snippet"}:
+        assert hit[name] == (pytest.approx(shown[name], abs=5e-4) if "score" in name else shown[name]), name
+    assert hit["snippet"].startswith(shown["snippet"].rstrip("…"))
+    assert answer["params"]["candidates"] == example["params"]["candidates"]
+
+
+def test_the_embedded_models_own_defaults_are_told():
+    assert EmbeddedProvider.search_defaults
+    for name, value in EmbeddedProvider.search_defaults.items():
+        assert f"The embedded model has {value}." in PARAMETERS[name].help
 
 
 def test_every_parameter_is_in_the_json_api():

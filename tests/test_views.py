@@ -340,12 +340,17 @@ async def test_defaults_from_the_plugins_configuration(workspace, index, databas
     assert query["k"] == 3
 
 
-async def test_a_bad_configuration_stops_the_start(workspace, index, database, tiny, make_datasette):
+@pytest.mark.parametrize(
+    "block, message", [({"k": "many"}, "k must be"), ({"min_scor": 1}, "no setting 'min_scor'")]
+)
+async def test_a_bad_configuration_stops_the_start(
+    workspace, index, database, tiny, make_datasette, block, message
+):
     import click
 
     index(workspace(NOTES), tiny)
-    datasette = make_datasette(database, metadata={"plugins": {PLUGIN_NAME: {"k": "many"}}})
-    with pytest.raises(click.ClickException, match="k must be"):
+    datasette = make_datasette(database, metadata={"plugins": {PLUGIN_NAME: block}})
+    with pytest.raises(click.ClickException, match=message):
         await datasette.invoke_startup()
 
 
