@@ -14,7 +14,7 @@ from .schema import FTS_TOKENIZER
 #: As much as the peer's tool returns, for programs.
 SNIPPET_CHARS = 700
 #: As much as a person takes in at a glance.
-EXCERPT_CHARS = 400
+EXCERPT_CHARS = 320
 
 # Private-use characters that stand for the marks while FTS5 sets them.
 _OPEN, _CLOSE = "\ue000", "\ue001"

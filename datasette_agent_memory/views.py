@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -79,7 +80,10 @@ async def search_page(request: Any, datasette: Any) -> Response:
             "database": database.name,
             "answer": answer,
             "paths": [] if q.strip() else await database.execute_fn(list_paths),
-            "parameters": PARAMETERS.values(),
+            "groups": [
+                (group, list(parameters))
+                for group, parameters in groupby(PARAMETERS.values(), lambda parameter: parameter.group)
+            ],
             "given": {name: value for name, value in given.items() if value},
             "defaults": answer.defaults.as_parameters(),
             "page_path": path,
