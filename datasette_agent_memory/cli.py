@@ -82,6 +82,9 @@ def search_options(command: Command) -> Command:
         else:
             choices = "[" + "|".join(parameter.choices) + "]" if parameter.choices else None
             default = f"  [default: {parameter.default}]" if parameter.default is not None else ""
+            if command.__name__ == "evaluate" and parameter.name == "k":
+                # As many as the deepest measure looks at.
+                default = "  [default: 10]"
             decorator = click.option(
                 *(["-k"] if parameter.name == "k" else []),
                 option,
@@ -210,6 +213,7 @@ def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: A
     with open_readonly(database) as conn:
         answer = run_search(conn, query, given)
     if as_sql:
+        _print_notices(answer)
         click.echo(answer.sql)
         for name, value in answer.params.items():
             echo(f"-- :{name} = {json.dumps(value, ensure_ascii=False)}")
@@ -388,8 +392,7 @@ def _steers(character: str) -> bool:
 
 
 def _print_answer(answer: Answer) -> None:
-    for notice in answer.notices:
-        click.secho(printable(notice.message), fg="yellow", err=True)
+    _print_notices(answer)
     if not answer.hits:
         click.echo("Nothing matches.")
     for number, hit in enumerate(answer.hits, 1):
@@ -404,6 +407,11 @@ def _print_answer(answer: Answer) -> None:
         ]
         for line in "".join(pieces).strip().splitlines():
             click.echo(f"      {line}" if line.strip() else "")
+
+
+def _print_notices(answer: Answer) -> None:
+    for notice in answer.notices:
+        click.secho(printable(notice.message), fg="yellow", err=True)
 
 
 def _explanation(hit: Hit, answer: Answer) -> str:

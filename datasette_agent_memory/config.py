@@ -59,7 +59,8 @@ class Parameter:
             return text.lower() in _TRUE
         if self.type in (int, float):
             try:
-                number = self.type(text)
+                # Python reads 1_0 and ٣ as numbers as well.
+                number = self.type(text if text.isascii() and "_" not in text else "")
             except ValueError:
                 raise self._error(self._range(), text) from None
             if not self._in_range(number):

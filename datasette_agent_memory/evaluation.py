@@ -45,7 +45,8 @@ def read_queries(file: Path) -> list[Query]:
     """The queries of a JSON lines file; raises QueriesError."""
     queries = []
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): a JSON string may hold other line separators.
+        lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise QueriesError(f"{file}: {error}") from error
     for number, line in enumerate(lines, 1):

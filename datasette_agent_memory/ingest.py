@@ -14,22 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, chunk_markdown
+from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, chunk_markdown
 from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
 from .sources import (
     Found,
+    NotASource,
     Skipped,
     SourceError,
     SourceFile,
     SourceText,
     UnreadableFile,
+    extra_prefixes,
     find_files,
     is_within,
     path_in_database,
     read_source,
     sha256,
 )
-from .writer import ChunkedFile, Embedding, IndexWriter
+from .writer import ChunkedFile, Embedding, IndexWriter, extra_paths_of
 
 if TYPE_CHECKING:
     from .embeddings.base import Provider
@@ -116,7 +118,12 @@ def update_index(database: Path, settings: IndexSettings, progress: Progress | N
     try:
         with _opened(database, settings.dry_run) as conn:
             writer = IndexWriter(
-                conn, database, settings.provider, settings.chunk_tokens, settings.chunk_overlap
+                conn,
+                database,
+                settings.root.resolve(),
+                settings.provider,
+                settings.chunk_tokens,
+                settings.chunk_overlap,
             )
             report = _Run(writer, database, settings, progress).run()
     except sqlite3.Error as error:
@@ -142,6 +149,8 @@ class _Run:
         self.settings = settings
         self.progress = progress or (lambda done, total: None)
         self.report = IndexReport(writer.provider, writer.model, writer.dims, dry_run=settings.dry_run)
+        #: Files that turned out not to be sources when they were read.
+        self.rejected: set[str] = set()
         self._check_root(database)
         self.extra = self._extra_paths()
 
@@ -158,12 +167,12 @@ class _Run:
         elif rebuild and self.writer.has_index:
             self._rebuild(found)
         else:
-            self.writer.prepare(self.root, self.extra)
+            self.writer.prepare(self.extra)
             self._go_through(found, rebuild, write=self.writer.write_file)
             for path in self._gone(found, scopes):
                 self.report.chunks_removed += self.writer.delete_file(path)
                 self.report.files_removed += 1
-            self.writer.write_meta(self.root, self.extra)
+            self.writer.write_meta(self.extra)
         self.report.chunks_total = self.writer.count_chunks()
         # A rebuild goes through the files twice.
         self.report.skipped = sorted(set(found.skipped), key=lambda skipped: skipped.path)
@@ -181,14 +190,14 @@ class _Run:
 
     def _extra_paths(self) -> list[Path]:
         """Those of earlier runs, unless --force starts afresh, and those named now."""
-        old = self.writer.meta.get("extraPaths")
-        if self.settings.force or not isinstance(old, list):
-            old = []
-        named = [_without_links_above(path.expanduser()) for path in self.settings.extra]
+        old = [] if self.settings.force else extra_paths_of(self.writer.meta)
+        named = [path.expanduser().resolve() for path in self.settings.extra]
         for path in named:
-            if not os.path.lexists(path):
+            if not path.exists():
                 raise SourceError(f"{path}: no such file or folder")
-        return list(dict.fromkeys([*(Path(path) for path in old if isinstance(path, str)), *named]))
+            if not path.is_dir() and path.suffix != ".md":
+                raise SourceError(f"{path}: is not a folder or a .md file")
+        return list(dict.fromkeys([*map(Path, old), *named]))
 
     def _narrowed(self, found: Found) -> tuple[list[SourceFile], list[str]]:
         """The files that the PATHs name, and the paths in the database that the run speaks for."""
@@ -200,10 +209,12 @@ class _Run:
 
     def _scope(self, path: Path, there: Iterable[str]) -> str:
         """The path in the database of one of the PATHs, from where we are or from the root."""
+        folders = [(self.root, ""), *extra_prefixes(self.root, self.extra)]
         inside = [
-            scope
-            for start in (Path(), self.root)
-            if (scope := path_in_database(self.root, _without_links_above(start / path))) is not None
+            f"{prefix}/{below}".strip("/") if prefix else below
+            for place in (_without_links_above(path), _without_links_above(self.root / path), path.resolve())
+            for folder, prefix in folders
+            if (below := path_in_database(folder, place)) is not None
         ]
         if not inside:
             raise SourceError(f"{path}: is not inside {self.settings.root}")
@@ -217,7 +228,7 @@ class _Run:
 
     def _gone(self, found: Found, scopes: Iterable[str]) -> list[str]:
         """Files of the index that a scan of their folder did not find."""
-        there = {file.path for file in found.files}
+        there = {file.path for file in found.files} - self.rejected
         return [
             path
             for path in self.writer.known
@@ -251,8 +262,12 @@ class _Run:
         for done, file in enumerate(found.files, 1):
             try:
                 content = read_source(file)
+            except NotASource as error:
+                found.leave_out(file.path, str(error))
+                self.rejected.add(file.path)
+                continue
             except UnreadableFile as error:
-                found.skip(file.path, str(error))
+                found.miss(file.path, str(error))
                 continue
             if not rebuild and self._is_current(file.path, content):
                 self.report.files_unchanged += 1
@@ -267,21 +282,21 @@ class _Run:
         self.progress(len(found.files), len(found.files))
 
     def _is_current(self, path: str, content: SourceText) -> bool:
-        return self.writer.known.get(path) == content.hash and (
-            path in self.writer.paths_with_chunks or not content.text.strip()
+        if self.writer.known.get(path) != content.hash:
+            return False
+        # Where the index has lost chunks, each file is counted; equal segments are one chunk.
+        return not self.writer.has_lost_chunks or self.writer.chunk_counts.get(path, 0) == len(
+            {(chunk.start_line, chunk.end_line, chunk.text) for chunk in self._chunks(content)}
         )
 
+    def _chunks(self, content: SourceText) -> list[Chunk]:
+        chunks = chunk_markdown(
+            content.text, self.settings.chunk_tokens, self.settings.chunk_overlap, whole_characters=True
+        )
+        return [chunk for chunk in chunks if chunk.text.strip()]
+
     def _chunked(self, file: SourceFile, content: SourceText) -> ChunkedFile:
-        chunks = [
-            chunk
-            for chunk in chunk_markdown(
-                content.text,
-                self.settings.chunk_tokens,
-                self.settings.chunk_overlap,
-                whole_characters=True,
-            )
-            if chunk.text.strip()
-        ]
+        chunks = self._chunks(content)
         return ChunkedFile(file, content, chunks, [sha256(chunk.text) for chunk in chunks])
 
     def _embed(self, batch: Sequence[ChunkedFile]) -> dict[str, Embedding]:
@@ -303,7 +318,6 @@ class _Run:
 
     def _rebuild(self, found: Found) -> None:
         """Make the whole index again, while the old one goes on answering."""
-        self.report.files_removed = len(self._gone(found, [""]))
         self.report.chunks_removed = self.writer.count_chunks()
         computed = 0
         if self.settings.provider is not None:
@@ -316,11 +330,14 @@ class _Run:
         with self.writer.rebuilding():
             self._go_through(found, rebuild=True, write=self.writer.write_file)
             for skipped in found.skipped:
-                if any(is_within(path, skipped.path) for path in self.writer.known):
+                if skipped.path in found.unseen and any(
+                    is_within(path, skipped.path) for path in self.writer.known
+                ):
                     raise SourceError(
                         f"{skipped.path}: {skipped.reason}; nothing was changed, so as not to lose it"
                     )
-            self.writer.write_meta(self.root, self.extra)
+            self.writer.write_meta(self.extra, is_rebuilt=True)
+        self.report.files_removed = len(self._gone(found, [""]))
         self.report.embeddings_computed += computed
         self.report.embeddings_cached -= computed
 

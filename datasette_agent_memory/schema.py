@@ -23,6 +23,7 @@ class MemoryIndex:
     has_files: bool
     #: Whether the full-text and vector tables are there, and not empty beside chunks.
     has_fts: bool
+    has_cjk: bool
     has_vec_table: bool
     has_sqlite_vec: bool
     has_chunks: bool
@@ -57,6 +58,7 @@ class MemoryIndex:
             meta=read_meta(conn, layout),
             has_files=layout.files in tables,
             has_fts=layout.chunks_fts in tables and not _is_empty(conn, f"{layout.chunks_fts}_docsize"),
+            has_cjk=has_cjk_column(conn, layout),
             has_vec_table=vec_sql is not None and not _is_empty(conn, f"{layout.chunks_vec}_rowids"),
             has_sqlite_vec=has_sqlite_vec(conn),
             has_chunks=not _is_empty(conn, layout.chunks),
@@ -165,6 +167,12 @@ def create_vec_table(conn: Connection, dims: int) -> None:
     conn.execute(
         f"create virtual table chunks_vec using vec0(id text primary key, embedding float[{int(dims)}])"
     )
+
+
+def has_cjk_column(conn: Connection, layout: Layout) -> bool:
+    """Whether the full-text table is of this project's making, with the terms of CJK text."""
+    query = "select 1 from sqlite_master where name = ? and sql like '%using fts5(%cjk,%'"
+    return conn.execute(query, (layout.chunks_fts,)).fetchone() is not None
 
 
 def as_text(value: Any) -> str:

@@ -18,7 +18,7 @@ from .config import SearchOptions, resolve_options
 from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
 from .embeddings import provider_of_index, query_vector
 from .errors import AgentMemoryError
-from .keywords import has_word
+from .keywords import CJK_RUN, has_word
 from .layouts import Layout
 from .schema import MemoryIndex, as_line, as_text
 from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
@@ -216,6 +216,16 @@ def search(
     if q.strip() and not has_word(q):
         notices.append(Notice("no_words", "The query has no word in it, so nothing matches."))
 
+    if sides.text and not index.has_cjk and CJK_RUN.search(q):
+        notices.append(
+            Notice(
+                "no_cjk",
+                "Another program made this index, whose full-text table holds runs of Chinese, Japanese or "
+                "Korean whole, so that words inside them are not found; index the folder into a database "
+                "of its own to find them.",
+            )
+        )
+
     sql_started = time.perf_counter()
     attempts = [sides, *_narrower(sides)]
     for sides, next_sides in zip(attempts, [*attempts[1:], Sides(False, False)], strict=True):
@@ -275,7 +285,10 @@ def build_sql(layout: Layout, q: str, options: SearchOptions, sides: Sides) -> t
             (
                 "diversified AS",
                 "SELECT value AS id, key AS position\n"
-                "FROM json_each((SELECT mmr(id, score, text, :lambda) FROM scored))",
+                "FROM json_each((\n"
+                "  SELECT mmr(id, score, text, :lambda)\n"
+                "  FROM (SELECT * FROM scored ORDER BY path, start_line, id)\n"
+                "))",
             )
         )
         params["lambda"] = options.lambda_
@@ -330,7 +343,8 @@ def _text_sql(layout: Layout, options: SearchOptions, filters: list[str], params
     if options.text_norm == "relevance":
         return f"SELECT id, bm25_norm(rank) AS text_score\n{best}"
     text_score = {
-        "rank": "bm25_norm(row_number() OVER (ORDER BY rank) - 1)",
+        # Equal ones share a position.
+        "rank": "bm25_norm(rank() OVER (ORDER BY rank) - 1)",
         "max": "rank / min(rank) OVER ()",
     }[options.text_norm]
     ranked = indent(f"SELECT id, rank\n{best}", "  ")
@@ -380,7 +394,7 @@ def _scored_sql(layout: Layout, options: SearchOptions, sides: Sides, params: di
 
 def _ranks_sql(side: str) -> str:
     return (
-        f"SELECT *, row_number() OVER (ORDER BY {side}_score DESC) AS {side}_rank\n"
+        f"SELECT *, rank() OVER (ORDER BY {side}_score DESC) AS {side}_rank\n"
         f"FROM {side}_hits\nWHERE {side}_score IS NOT NULL"
     )
 

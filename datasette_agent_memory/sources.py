@@ -32,7 +32,11 @@ class SourceError(AgentMemoryError):
 
 
 class UnreadableFile(Exception):
-    """A file cannot be indexed; the message is the reason."""
+    """A file could not be looked at, so that what is known of it stands; the message is the reason."""
+
+
+class NotASource(UnreadableFile):
+    """A file was looked at, and is none to index: what is known of it is no longer true."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,13 @@ class Found:
     #: Paths in the database, of files or folders, of which the scan knows nothing.
     unseen: list[str] = field(default_factory=list)
 
-    def skip(self, path: str, reason: str) -> None:
+    def leave_out(self, path: str, reason: str) -> None:
+        """Name what was seen and is no file to index."""
         self.skipped.append(Skipped(path.encode("utf-8", "backslashreplace").decode(), reason))
+
+    def miss(self, path: str, reason: str) -> None:
+        """Name what could not be looked at."""
+        self.leave_out(path, reason)
         self.unseen.append(path)
 
     def is_unseen(self, path: str) -> bool:
@@ -99,15 +108,15 @@ def find_files(root: Path, extra: Iterable[Path] = ()) -> Found:
     else:
         _add_folder(found, seen, "", root, ignored=_IGNORED_FOLDERS)
 
-    for path, prefix in _extra_prefixes(root, extra):
+    for path, prefix in extra_prefixes(root, extra):
         if not os.path.lexists(path):
-            found.skip(prefix, "no such file or folder; what was indexed of it stays, until --force")
+            found.miss(prefix, "no such file or folder; what was indexed of it stays, until --force")
         elif path.is_dir() and not path.is_symlink():
             _add_folder(found, seen, prefix, path, ignored=_IGNORED_FOLDERS)
         elif path.name.endswith(".md"):
             _add_file(found, seen, prefix, path)
         else:
-            found.skip(prefix, "not a folder or a .md file")
+            found.leave_out(prefix, "not a folder or a .md file")
     return found
 
 
@@ -130,8 +139,10 @@ def read_source(source: SourceFile) -> SourceText:
         status = source.file.stat()
         # Reading a pipe or a device would never end.
         if not stat.S_ISREG(status.st_mode):
-            raise UnreadableFile("not a regular file")
+            raise NotASource("not a regular file")
         content = source.file.read_bytes()
+    except FileNotFoundError as error:
+        raise NotASource(_reason(error)) from error
     except OSError as error:
         raise UnreadableFile(_reason(error)) from error
     text = _decode(content)
@@ -158,14 +169,14 @@ def _decode(content: bytes) -> str:
         if content.startswith(bom):
             return content[len(bom) :].decode(encoding, "replace")
     if b"\0" in content:
-        raise UnreadableFile("binary: it has NUL bytes")
+        raise NotASource("binary: it has NUL bytes")
     return content.decode("utf-8", "replace")
 
 
 def _add_folder(found: Found, seen: set[Path], prefix: str, folder: Path, ignored: set[str]) -> None:
     """Add the files of a folder and those below it, in the order of their names."""
     if folder.is_symlink():
-        found.skip(prefix, "symbolic link")
+        found.leave_out(prefix, "symbolic link")
         return
     # A stack of what is still to be listed: folders may lie deeper than calls can.
     waiting = [(prefix, folder)]
@@ -178,7 +189,7 @@ def _add_folder(found: Found, seen: set[Path], prefix: str, folder: Path, ignore
                 if entry.name not in ignored:
                     below.append((path, Path(entry.path)))
             elif entry.is_symlink() and os.path.isdir(entry.path):
-                found.skip(path, "symbolic link")
+                found.leave_out(path, "symbolic link")
             elif entry.name.endswith(".md"):
                 _add_file(found, seen, path, Path(entry.path))
         waiting += reversed(below)
@@ -189,7 +200,7 @@ def _entries(found: Found, prefix: str, folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        found.skip(prefix, _reason(error))
+        found.miss(prefix, _reason(error))
         return []
 
 
@@ -197,24 +208,24 @@ def _add_file(found: Found, seen: set[Path], path: str, file: Path) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
-        found.skip(path, "its name is not UTF-8")
+        found.leave_out(path, "its name is not UTF-8")
         return
     try:
         status = file.lstat()
     except OSError as error:
-        found.skip(path, _reason(error))
+        found.miss(path, _reason(error))
         return
     if stat.S_ISLNK(status.st_mode):
-        found.skip(path, "symbolic link")
+        found.leave_out(path, "symbolic link")
     elif stat.S_ISDIR(status.st_mode):
-        found.skip(path, "a folder with the name of a file")
+        found.leave_out(path, "a folder with the name of a file")
     elif file not in seen:
         # An extra path may lie in the root, or in another one.
         seen.add(file)
         found.files.append(SourceFile(path, file))
 
 
-def _extra_prefixes(root: Path, extra: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+def extra_prefixes(root: Path, extra: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Each extra path with its path in the database: `../name/…` for one outside the root."""
     folders: dict[str, Path] = {}
     for path in extra:

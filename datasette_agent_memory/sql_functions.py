@@ -14,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from functools import wraps
+from itertools import pairwise
 from typing import Any
 
 from .connections import Connection, sqlite3
-from .keywords import NO_MATCH, cjk_terms, fts_query, has_word
+from .keywords import CJK_RUN, NO_MATCH, fts_query, has_word
 from .layouts import find_layout
 from .schema import read_meta
 
@@ -29,6 +30,10 @@ DEFAULT_HALF_LIFE_DAYS = 30.0
 MAX_DIVERSIFIED = 512
 
 _DATED_NAME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?![0-9])")
+_MOMENT = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:[T ]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?([Zz]|[+-][0-9]{2}:[0-9]{2})?)?"
+)
 _SECONDS_A_DAY = 86400
 
 
@@ -135,14 +140,16 @@ def memory_age(path: object, now: object = None) -> float | None:
 
 
 def parse_moment(text: object) -> datetime | None:
-    """An ISO 8601 date or time as naive UTC, None for anything else."""
-    if not isinstance(text, str):
+    """A date or time like 2026-01-31 or 2026-01-31T12:00:00Z as naive UTC, None for anything else."""
+    match = _MOMENT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
         return None
-    text = text.strip()
-    if text[-1:] in ("Z", "z"):  # Python 3.10 does not read it
-        text = text[:-1] + "+00:00"
+    day, minute, second, fraction, zone = match.groups()
+    # What all Pythons from 3.10 on read: six digits of a second, and no Z.
+    time = f"T{minute}:{second or '00'}.{(fraction or '')[:6]:0<6}" if minute else ""
+    zone = "+00:00" if zone in ("Z", "z") else zone or ""
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(f"{day}{time}{zone}")
         if moment.tzinfo is not None:
             moment = moment.astimezone(timezone.utc).replace(tzinfo=None)
     except (ValueError, OverflowError):
@@ -238,9 +245,10 @@ def _likeness_terms(text: object) -> set[str]:
     if not isinstance(text, str):
         return set()
     text = text.casefold()
-    words = set(re.findall(r"\w+", text))
-    cjk = cjk_terms(text).split()
-    return words | set(cjk) | {character for term in cjk if len(term) == 2 for character in term}
+    terms = set(re.findall(r"\w+", text))
+    for run in CJK_RUN.findall(text):
+        terms.update(run, map("".join, pairwise(run)))
+    return terms
 
 
 def _fts_query(text: object, mode: object = "auto") -> str:

@@ -27,7 +27,14 @@ from .connections import (
 from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
 from .keywords import cjk_terms
 from .layouts import SIX_TABLES, find_layout
-from .schema import FTS_TOKENIZER, create_tables, create_vec_table, read_meta, write_meta
+from .schema import (
+    FTS_TOKENIZER,
+    create_tables,
+    create_vec_table,
+    has_cjk_column,
+    read_meta,
+    write_meta,
+)
 from .sources import MEMORY, SourceFile, SourceText, sha256
 
 if TYPE_CHECKING:
@@ -62,6 +69,12 @@ class ChunkedFile:
         ]
 
 
+def extra_paths_of(meta: dict[str, Any]) -> list[str]:
+    """The extra paths that an index's `meta` remembers."""
+    paths = meta.get("extraPaths")
+    return [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+
+
 class IndexWriter:
     """Writes an index with the vectors of one provider and chunks of one size."""
 
@@ -69,12 +82,14 @@ class IndexWriter:
         self,
         conn: Connection,
         database: Path,
+        root: Path,
         provider: Provider | None,
         chunk_tokens: int,
         chunk_overlap: int,
     ) -> None:
         """Raises DatabaseError where the database cannot be written or is another program's."""
         self._conn = conn
+        self._root = str(root)
         self.provider = provider.name if provider else NO_PROVIDER
         self.model = provider.model if provider else KEYWORDS_ONLY_MODEL
         self.dims = provider.dims if provider else None
@@ -96,14 +111,18 @@ class IndexWriter:
         # Where some of an index of ours is gone, what is left of it cannot be trusted.
         is_damaged = self.has_index and not tables >= {"meta", "files", "chunks", "embedding_cache"}
         self.needs_rebuild = self.has_index and (is_damaged or not self._is_alike(self.meta))
-        #: The hash of each file of the index, by path.
-        self.known: dict[str, str] = {}
-        if self.has_index and "files" in tables:
-            self.known = dict(conn.execute("select path, hash from files").fetchall())
-        #: The files that have chunks: one that has lost them is to be read again.
-        self.paths_with_chunks: set[str] = set()
+        #: The number of chunks of each file that has any, by path.
+        self.chunk_counts: dict[str, int] = {}
         if self.has_index and "chunks" in tables:
-            self.paths_with_chunks = {row[0] for row in conn.execute("select distinct path from chunks")}
+            self.chunk_counts = dict(
+                conn.execute("select path, count(*) from chunks group by path").fetchall()
+            )
+        #: The hash of each file of the index, by path; none for one of which only chunks are left.
+        self.known: dict[str, str] = dict.fromkeys(self.chunk_counts, "")
+        if self.has_index and "files" in tables:
+            self.known |= dict(conn.execute("select path, hash from files").fetchall())
+        #: Whether there are not as many chunks as at the end of the last run.
+        self.has_lost_chunks = self.meta.get("chunks") != sum(self.chunk_counts.values())
 
     # What is there
 
@@ -127,7 +146,7 @@ class IndexWriter:
 
     # What is changed
 
-    def prepare(self, root: Path, extra: Sequence[Path]) -> None:
+    def prepare(self, extra: Sequence[Path]) -> None:
         """Make tables that are missing, and fill those that don't agree with `chunks`."""
         use_wal(self._conn)
         if self.has_index and self._tables_agree():
@@ -138,7 +157,7 @@ class IndexWriter:
             if self._has_vec:
                 self._create_vec_table()
                 self._fill_vec()
-            self.write_meta(root, extra)
+            self.write_meta(extra)
 
     def prepare_cache(self) -> None:
         """Make the tables that are missing, so that embeddings can be cached ahead of a rebuild."""
@@ -183,28 +202,38 @@ class IndexWriter:
         with self._writing():
             return self._delete(path)
 
-    def write_meta(self, root: Path, extra: Sequence[Path]) -> None:
-        """Say how the index was made, unless it says so."""
+    def write_meta(self, extra: Sequence[Path], is_rebuilt: bool = False) -> None:
+        """Say how the index was made and what is in it, unless it says so."""
+        paths = [str(path) for path in extra]
+        now = read_meta(self._conn)
+        if not is_rebuilt:
+            # Those that another run has added meanwhile stay.
+            paths = list(dict.fromkeys([*extra_paths_of(now), *paths]))
         meta = {
             **self._identity,
             "sources": [MEMORY],
             "vectorDims": self.dims,
             "generator": PLUGIN_NAME,
-            "root": str(root),
-            "extraPaths": [str(path) for path in extra],
+            "root": self._root,
+            "extraPaths": paths,
+            "chunks": self._count("chunks"),
         }
-        if meta != self.meta:
+        if meta != now:
             with self._writing():
                 write_meta(self._conn, meta)
-            self.meta = meta
+        self.meta = meta
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction, on an index that no other run has made with other settings meanwhile."""
         with transaction(self._conn):
             meta = read_meta(self._conn)
-            if meta and meta != self.meta and not self._is_alike(meta):
-                raise DatabaseError("another run has made the index with other settings meanwhile; run again")
+            is_ours = self._is_alike(meta) and meta.get("root") == self._root
+            if meta and meta != self.meta and not is_ours:
+                raise DatabaseError(
+                    "another run has made the index of another folder or with other settings meanwhile; "
+                    "run again"
+                )
             yield
 
     def _is_alike(self, meta: dict[str, Any]) -> bool:
@@ -315,7 +344,7 @@ def _check_database(conn: Connection, database: Path) -> bool:
     """Whether the database has an index of ours; raises DatabaseError where it has another's."""
     tables = _table_names(conn)
     taken = sorted(tables & set(vars(SIX_TABLES).values()))
-    if read_meta(conn).get("generator") != PLUGIN_NAME and not _has_cjk_column(conn):
+    if read_meta(conn).get("generator") != PLUGIN_NAME and not has_cjk_column(conn, SIX_TABLES):
         if find_layout(conn) is not None:
             raise DatabaseError(f"{database}: holds an index that another program made; choose another -d")
         if taken:
@@ -336,12 +365,6 @@ def _check_database(conn: Connection, database: Path) -> bool:
 
 def _table_names(conn: Connection) -> set[str]:
     return {row[0] for row in conn.execute("select name from sqlite_master where type = 'table'")}
-
-
-def _has_cjk_column(conn: Connection) -> bool:
-    """Whether the full-text table is of our making: this column is in no other program's."""
-    query = "select 1 from sqlite_master where name = ? and sql like '%using fts5(%cjk,%'"
-    return conn.execute(query, (SIX_TABLES.chunks_fts,)).fetchone() is not None
 
 
 def _now_ms() -> int:

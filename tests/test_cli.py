@@ -94,6 +94,12 @@ def test_search_prints_sql_that_runs(run, root, database):
     assert [row["id"] for row in rows] == [hit["id"] for hit in answer["results"]] != []
 
 
+def test_search_says_with_its_sql_what_is_missing(run, root):
+    run("index", root, "--provider", "none")
+    result = run("search", "heron", "--sql")
+    assert "no vectors" in result.stderr and "no vectors" not in result.stdout
+
+
 def test_get_prints_lines_of_indexed_files_alone(run, root):
     run("index", root, "--provider", "none")
     assert run("get", "MEMORY.md").stdout == NOTES["MEMORY.md"]
@@ -152,9 +158,14 @@ def test_evaluate_measures_and_writes_results(run, workspace, tmp_path, tiny):
             "relevant": ["memory/2026-01-05.md:3"],
             "category": "a",
         },
-        {"id": "2", "workspace": root.name, "query": "billing", "relevant": ["MEMORY.md:3", "MEMORY.md:9"]},
+        {
+            "id": "2",
+            "workspace": root.name,
+            "query": "billing\u2028now",
+            "relevant": ["MEMORY.md:3", "MEMORY.md:9"],
+        },
     ]
-    queries.write_text("\n".join(map(json.dumps, rows)))
+    queries.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
     results = tmp_path / "out.json"
     arguments = ("evaluate", queries, "--root", root.parent, "--provider", "tiny", "--results", results)
     table = run(*arguments, with_database=False).stdout

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from datasette.cli import cli
 
-from datasette_agent_memory import ingest
+from datasette_agent_memory import ingest, writer
 from datasette_agent_memory.connections import DatabaseError, open_readonly, open_writable
 from datasette_agent_memory.files import read_file
 from datasette_agent_memory.search import search
@@ -79,6 +79,25 @@ def test_a_run_mends_what_is_lost(indexed, index, tiny, change, is_whole, statem
     change(*statements)
     index(indexed, tiny)
     is_whole()
+
+
+def test_some_lost_chunks_of_a_file_are_noticed(workspace, index, tiny, change, rows):
+    root = workspace(
+        {"a.md": "\n".join(f"line {number} of the walrus" for number in range(400)), "b.md": "b"}
+    )
+    index(root, tiny)
+    before = rows("select id from chunks order by id")
+    change("delete from chunks where path = 'a.md' and start_line > 100")
+    assert index(root, tiny).files_updated == 1
+    assert rows("select id from chunks order by id") == before
+    assert index(root, tiny).files_updated == 0
+
+
+def test_chunks_of_a_file_that_is_gone_and_forgotten_are_removed(indexed, index, tiny, change, rows):
+    change("delete from files where path = 'MEMORY.md'")
+    (indexed / "MEMORY.md").unlink()
+    assert index(indexed, tiny).files_removed == 1
+    assert rows("select count(*) from chunks where path = 'MEMORY.md'") == [(0,)]
 
 
 @pytest.mark.parametrize("value", ["5", "null", '["x"]', '{"a": 1}'])
@@ -183,6 +202,45 @@ def test_another_run_with_other_settings_stops_this_one(indexed, index, workspac
         index(indexed, tiny)
     assert rows("select distinct model from chunks") == [("fts-only",)]
     assert index(indexed, tiny).chunks_total == 4
+
+
+def test_another_root_meanwhile_stops_this_run(indexed, tmp_path, index, tiny, monkeypatch, workspace, rows):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "x.md").write_text("other")
+    workspace({"memory/new.md": "new"})
+    embed = tiny.embed_documents
+
+    def embed_meanwhile(texts):
+        monkeypatch.setattr(tiny, "embed_documents", embed)
+        index(other, tiny, force=True)
+        return embed(texts)
+
+    monkeypatch.setattr(tiny, "embed_documents", embed_meanwhile)
+    with pytest.raises(DatabaseError, match="another folder"):
+        index(indexed, tiny)
+    assert rows("select path from files") == [("x.md",)]
+
+
+def test_extra_paths_of_two_runs_at_once_are_both_kept(workspace, tmp_path, index, rows, monkeypatch):
+    root = workspace(NOTES)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.md").write_text(name)
+    prepare = writer.IndexWriter.prepare
+
+    def prepare_after_another(self, extra):
+        monkeypatch.setattr(writer.IndexWriter, "prepare", prepare)
+        index(root, extra=[tmp_path / "two"])
+        prepare(self, extra)
+
+    monkeypatch.setattr(writer.IndexWriter, "prepare", prepare_after_another)
+    index(root, extra=[tmp_path / "one"])
+    assert index(root).files_removed == 0
+    assert rows("select path from files where path like '../%' order by path") == [
+        ("../one/x.md",),
+        ("../two/x.md",),
+    ]
 
 
 def test_a_rebuild_overtaken_by_another_stops(indexed, index, tiny, monkeypatch, rows):

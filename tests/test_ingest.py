@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from datasette_agent_memory import writer
+from datasette_agent_memory import ingest, writer
 from datasette_agent_memory.connections import DatabaseError, open_writable, sqlite3
 from datasette_agent_memory.embeddings.base import EmbeddingError, from_json
-from datasette_agent_memory.sources import SourceError, sha256
+from datasette_agent_memory.sources import SourceError, UnreadableFile, sha256
 
 NOTES = {
     "MEMORY.md": "# Long-term memory\n\n- Mara prefers tea\n",
@@ -267,17 +267,45 @@ def test_a_rebuild_is_all_or_nothing(workspace, index, rows, tiny, monkeypatch, 
     assert agreement() == 3
 
 
-def test_a_rebuild_does_not_lose_a_file_that_cannot_be_read(workspace, index, rows, tiny):
+def test_a_rebuild_does_not_lose_a_file_that_cannot_be_read(workspace, index, rows, tiny, monkeypatch):
     root = workspace(NOTES)
     index(root)
-    (root / "MEMORY.md").write_bytes(b"\0\1\2")
-    with pytest.raises(SourceError, match=r"MEMORY\.md: binary"):
+    read = ingest.read_source
+
+    def read_but_one(file):
+        if file.path == "MEMORY.md":
+            raise UnreadableFile("permission denied")
+        return read(file)
+
+    monkeypatch.setattr(ingest, "read_source", read_but_one)
+    with pytest.raises(SourceError, match=r"MEMORY\.md: permission denied"):
         index(root, tiny)
     report = index(root)
     assert [(skipped.path, skipped.reason) for skipped in report.skipped] == [
-        ("MEMORY.md", "binary: it has NUL bytes")
+        ("MEMORY.md", "permission denied")
     ]
     assert found(rows, "Mara"), "what was indexed of it stays"
+
+
+@pytest.mark.parametrize("provider", [None, "tiny"])
+def test_what_is_no_source_any_more_leaves_the_index(workspace, index, rows, tiny, tmp_path, provider):
+    """A link, a binary or a folder in the place of a file: it was looked at, and is none to index."""
+    root = workspace(
+        NOTES, **{"memory/bin.md": "zebra", "memory/folder.md": "gnu", "memory/deep/x.md": "okapi"}
+    )
+    index(root)
+    (root / "memory/2026-01-05.md").rename(tmp_path / "real.md")
+    (root / "memory/2026-01-05.md").symlink_to(tmp_path / "real.md")
+    (root / "memory/bin.md").write_bytes(b"zebra\0")
+    (root / "memory/folder.md").unlink()
+    (root / "memory/folder.md").mkdir()
+    (root / "memory/deep").rename(tmp_path / "deep")
+    (root / "memory/deep").symlink_to(tmp_path / "deep")
+    report = index(root, tiny if provider else None)
+    assert report.files_removed == 4
+    assert [found(rows, word) for word in ("heron", "zebra", "gnu", "okapi")] == [[]] * 4
+    assert found(rows, "Mara") and rows("select count(*) from files") == [(2,)]
+    index(root, tiny if provider else None, force=True)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,24 @@ def test_the_same_question_gives_the_same_answer(workspace, index, database, tin
     assert [paths(answer) for answer in answers] == [["a.md", "b.md", "c.md", "d.md"]] * 3
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"text_norm": "rank"}, {"fusion": "rrf"}, {"mode": "keyword", "mmr": 1, "lambda": 1}, {"mmr": 1}],
+)
+def test_equal_texts_have_equal_scores_whatever_was_edited(workspace, index, database, tiny, given):
+    root = workspace({f"{name}.md": "identical zebra note" for name in "abcd"})
+    (root / "e.md").write_text("something else")
+    answers = []
+    for text in ("identical zebra note", "edited", "identical zebra note"):
+        (root / "a.md").write_text(text)
+        index(root, tiny)
+        with open_readonly(database) as conn:
+            answers.append(search(conn, "zebra", {"k": 4, "min_score": 0, **given}))
+    for answer in (answers[0], answers[2]):
+        assert paths(answer) == ["a.md", "b.md", "c.md", "d.md"]
+        assert len({hit.score for hit in answer.hits}) == 1
+
+
 def test_more_candidates_than_sqlite_vec_takes(ask):
     """H10."""
     answer = ask("backup", k=2000, candidate_multiplier=4, min_score=0)
@@ -220,6 +238,8 @@ def test_another_database_is_refused(tmp_path):
         ("k", "4097"),
         ("k", "1.5"),
         ("k", "many"),
+        ("k", "1_0"),
+        ("k", "٣"),
         ("k", "9" * 5000),
         ("mode", "both"),
         ("min_score", "2"),
@@ -237,6 +257,8 @@ def test_another_database_is_refused(tmp_path):
         ("since", "yesterday"),
         ("until", "2026-02-30"),
         ("now", "x"),
+        ("now", "20260601"),
+        ("now", "2026-W23-1"),
         ("preset", "x"),
     ],
 )

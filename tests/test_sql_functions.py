@@ -63,6 +63,9 @@ def value(conn):
         ("memory_age('memory/2026-01-05.md', '2026-01-15')", 10.0),
         ("memory_age('memory/2026-01-05.md', '2026-01-05T12:00:00Z')", 0.5),
         ("memory_age('memory/2026-01-05.md', '2026-01-05T01:00:00+02:00')", -1 / 24),
+        ("memory_age('2026-01-05.md', '2026-01-05 06:00')", 0.25),
+        ("memory_age('2026-01-05.md', '2026-01-05T06:00:00.5Z')", 0.25 + 0.5 / 86400),
+        ("memory_age('2026-01-05.md', '20260105')", None),
         ("memory_age('memory/dreaming/light/2026-01-11.md', '2026-01-12')", 1.0),
         ("memory_age('memory/2026-01-11-standup.md', '2026-01-12')", 1.0),
         ("memory_age('memory/2026-01-11-0930.md', '2026-01-12')", 1.0),
@@ -170,6 +173,10 @@ class TestMmr:
         assert mmr(conn, rows, 0.5) == ["a", "c", "b"]
         rows = [("a", 0.9, "резервная копия"), ("b", 0.8, "резервная копия"), ("c", 0.7, "новый суп")]
         assert mmr(conn, rows, 0.5) == ["a", "c", "b"]
+
+    def test_a_word_beside_cjk_is_a_word(self, conn):
+        rows = [("a", 0.9, "12月"), ("b", 0.8, "21日"), ("c", 0.79, "x y"), ("d", 0.7, "z")]
+        assert mmr(conn, rows, 0.5) == ["a", "b", "c", "d"]
 
     def test_equal_scores_keep_their_order(self, conn):
         assert mmr(conn, [("x", 0.5, "one"), ("y", 0.5, "two"), ("z", 0.5, "three")], 0.7) == ["x", "y", "z"]
