@@ -71,29 +71,33 @@ def provider_option(command: Command) -> Command:
     )(command)
 
 
-def search_options(command: Command) -> Command:
-    """Every search parameter as an option; the values are checked where the page's are."""
-    for parameter in reversed(PARAMETERS.values()):
-        option = "--" + parameter.name.replace("_", "-")
-        if parameter.type is bool:
-            decorator = click.option(
-                f"{option}/--no-{option[2:]}", parameter.field, default=None, help=parameter.help
-            )
-        else:
-            choices = "[" + "|".join(parameter.choices) + "]" if parameter.choices else None
-            default = f"  [default: {parameter.default}]" if parameter.default is not None else ""
-            if command.__name__ == "evaluate" and parameter.name == "k":
-                # As many as the deepest measure looks at.
-                default = "  [default: 10]"
-            decorator = click.option(
-                *(["-k"] if parameter.name == "k" else []),
-                option,
-                parameter.field,
-                metavar=choices or ("DATE" if parameter.is_date else parameter.type.__name__.upper()),
-                help=parameter.help + default,
-            )
-        command = decorator(command)
-    return command
+def search_options(k: int | None = None) -> Callable[[Command], Command]:
+    """Every search parameter as an option; the values are checked where the page's are.
+
+    `k` is the default that a command has of its own.
+    """
+
+    def decorate(command: Command) -> Command:
+        for parameter in reversed(PARAMETERS.values()):
+            option = "--" + parameter.name.replace("_", "-")
+            if parameter.type is bool:
+                decorator = click.option(
+                    f"{option}/--no-{option[2:]}", parameter.field, default=None, help=parameter.help
+                )
+            else:
+                choices = "[" + "|".join(parameter.choices) + "]" if parameter.choices else None
+                default = k if k is not None and parameter.name == "k" else parameter.default
+                decorator = click.option(
+                    *(["-k"] if parameter.name == "k" else []),
+                    option,
+                    parameter.field,
+                    metavar=choices or ("DATE" if parameter.is_date else parameter.type.__name__.upper()),
+                    help=parameter.help + (f"  [default: {default}]" if default is not None else ""),
+                )
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
 def given_parameters(options: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +197,7 @@ def index(
 @agent_memory.command()
 @click.argument("query")
 @database_option
-@search_options
+@search_options()
 @click.option("--json", "as_json", is_flag=True, help="Answer as JSON, as the JSON API does.")
 @click.option("--sql", "as_sql", is_flag=True, help="Print the SQL of the search and its parameters.")
 @one_line_errors
@@ -293,7 +297,7 @@ def status(database: Path, as_json: bool) -> None:
     "--results", type=click.Path(path_type=Path), help="Write the ranked chunks of each query to this file."
 )
 @provider_option
-@search_options
+@search_options(k=10)
 @click.option("--json", "as_json", is_flag=True, help="Print the measures as JSON.")
 @one_line_errors
 def evaluate(

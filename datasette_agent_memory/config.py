@@ -174,7 +174,7 @@ PARAMETERS: dict[str, Parameter] = {
             "preset",
             str,
             None,
-            "A named set of the values above, unless given.",
+            "A named set of values for the other parameters, unless they are given.",
             "Results",
             choices=tuple(PRESETS),
         ),

@@ -21,9 +21,11 @@ class MemoryIndex:
     layout: Layout
     meta: dict[str, Any]
     has_files: bool
-    #: Whether the full-text and vector tables are there, and not empty beside chunks.
+    #: Whether the full-text table is there, and not empty beside chunks.
     has_fts: bool
+    #: Whether the full-text table has the terms of CJK text.
     has_cjk: bool
+    #: Whether the vector table is there, and not empty beside chunks.
     has_vec_table: bool
     has_sqlite_vec: bool
     has_chunks: bool

@@ -347,7 +347,7 @@ def _hits(rows: list[Any], q: str) -> list[Hit]:
     texts = [as_text(row["text"]) for row in rows]
     return [
         Hit(
-            id=row["id"],
+            id=as_text(row["id"]),
             path=as_text(row["path"]),
             start_line=as_line(row["start_line"]),
             end_line=as_line(row["end_line"]),

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .connections import Connection, sqlite3
-from .schema import MemoryIndex
+from .schema import MemoryIndex, as_text
 from .search import NotAMemoryDatabase, usable_sides
 
 
@@ -26,7 +26,7 @@ def read_status(conn: Connection) -> dict[str, Any]:
         "files": _count(conn, layout.files),
         "chunks": _count(conn, layout.chunks),
         "sources": [
-            {"source": source, "files": files, "chunks": chunks} for source, files, chunks in sources
+            {"source": as_text(source), "files": files, "chunks": chunks} for source, files, chunks in sources
         ],
         "provider": index.provider,
         "model": index.model,

@@ -119,6 +119,7 @@ DAMAGE = [
     "update chunks set start_line = -5, end_line = 999999999999",
     "update chunks set path = x'ff'",
     "update chunks set path = 7",
+    "update chunks set id = cast(id as blob), source = x'ff'",
     "update meta set value = printf('%.*c', 100000, '[')",
     "alter table chunks rename to old; create view chunks as select * from old",
 ]
