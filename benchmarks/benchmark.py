@@ -32,9 +32,10 @@ from datasette.app import Datasette
 from datasette_agent_memory.chunking import chunk_markdown
 from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.connections import sqlite3 as sqlite3_in_use
-from datasette_agent_memory.embeddings import get_provider, query_vector
-from datasette_agent_memory.embeddings.base import Provider, Vectors
+from datasette_agent_memory.embeddings.base import Provider, ProviderSettings, Vectors
+from datasette_agent_memory.embeddings.chain import PROVIDERS_OF_ENVIRONMENT
 from datasette_agent_memory.embeddings.embedded import EmbeddedProvider
+from datasette_agent_memory.embeddings.queries import QUERY_VECTORS
 from datasette_agent_memory.ingest import IndexReport, IndexSettings, update_index
 from datasette_agent_memory.keywords import fts_query
 from datasette_agent_memory.schema import FTS_TOKENIZER
@@ -177,7 +178,7 @@ def compare(what: str, reference: str, pairs: Iterable[tuple[float, float]]) -> 
 
 
 def index(root: Path, database: Path, provider: Provider | None = None) -> IndexReport:
-    return update_index(database, IndexSettings(root, provider=provider))
+    return update_index(database, IndexSettings(root, providers=[provider]))
 
 
 def files_of(root: Path) -> Iterator[Path]:
@@ -219,7 +220,7 @@ def index_embedded(root: Path, databases: Iterator[Path], repeat: int) -> Compar
     index(root, database)
     with open_readonly(database) as conn:
         texts = [row["text"] for row in conn.execute("select text from chunks")]
-    provider = get_provider("embedded")
+    provider = PROVIDERS_OF_ENVIRONMENT.get("embedded")
     seconds, reference = median_seconds(
         repeat,
         [lambda: index(root, next(databases), provider), lambda: provider.embed_documents(texts)],
@@ -231,7 +232,7 @@ class RandomVectors(EmbeddedProvider):
     """Stands in for the embedded model where only the number of vectors matters, not their sense."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(ProviderSettings())
         self._generator = np.random.default_rng(SEED)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
@@ -322,9 +323,10 @@ class SearchedMemory:
             partial(self.page, q),
         ]
         if is_hybrid:
+            provider = PROVIDERS_OF_ENVIRONMENT.of_index(answer.index.meta)
             actions += [
-                partial(self.bare_vec, query_vector(answer.provider, q), candidates),
-                partial(get_provider(answer.provider).embed_query, q),
+                partial(self.bare_vec, QUERY_VECTORS.computed(provider, q), candidates),
+                partial(provider.embed_query, q),
             ]
         bare_fts, in_process, page, *vector = median_seconds(repeat, actions)
         bare_vec, embedding = vector or (0.0, 0.0)

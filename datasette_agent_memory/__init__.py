@@ -13,8 +13,9 @@ def register_commands(cli):  # type: ignore[no-untyped-def]
 @hookimpl
 def prepare_connection(conn, database, datasette):  # type: ignore[no-untyped-def]
     from .connections import prepare, refuse_unreadable_vectors
+    from .embeddings.server import providers_of
 
-    prepare(conn)
+    prepare(conn, providers_of(datasette))
     refuse_unreadable_vectors(conn, database)
 
 
@@ -23,6 +24,13 @@ def startup(datasette):  # type: ignore[no-untyped-def]
     from .views import start
 
     return start(datasette)
+
+
+@hookimpl
+def register_secrets():  # type: ignore[no-untyped-def]
+    from .embeddings.server import secrets
+
+    return secrets()
 
 
 @hookimpl

@@ -11,9 +11,11 @@ import tempfile
 import threading
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,7 +25,7 @@ from .config import PARAMETERS, ParameterError, resolve_options
 from .errors import AgentMemoryError
 
 if TYPE_CHECKING:
-    from .embeddings.base import Provider
+    from .embeddings.chain import Chain
     from .search import Answer, Hit
 
 DEFAULT_DATABASE = "memory.db"
@@ -32,6 +34,12 @@ DEMO_PORT = 8001
 _BIDI_CONTROLS = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Interruption(click.ClickException):
+    """Ctrl-C, with the exit status that a shell has for it."""
+
+    exit_code = 130
 
 
 def one_line_errors(command: Command) -> Command:
@@ -44,7 +52,8 @@ def one_line_errors(command: Command) -> Command:
         except ParameterError as error:
             raise click.UsageError(printable(str(error))) from error
         except AgentMemoryError as error:
-            raise click.ClickException(printable(str(error)).replace("\n", " ")) from error
+            failure = Interruption if error.is_interruption else click.ClickException
+            raise failure(printable(str(error)).replace("\n", " ")) from error
 
     return wrapped  # type: ignore[return-value]
 
@@ -61,14 +70,30 @@ def database_option(command: Command) -> Command:
     )(command)
 
 
-def provider_option(command: Command) -> Command:
-    return click.option(
-        "--provider",
-        default="auto",
-        show_default=True,
-        metavar="[auto|embedded|none]",
-        help="What makes the vectors: the embedded model, or nothing, for keywords alone.",
-    )(command)
+def provider_options(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--dimensions",
+            type=click.IntRange(1, 10_000),
+            help="Width of the vectors, for models that have several.",
+        ),
+        click.option(
+            "--model",
+            help="The provider's model, for local the path of a GGUF file.  [default: the provider's]",
+        ),
+        click.option(
+            "--provider",
+            envvar="AGENT_MEMORY_PROVIDER",
+            show_envvar=True,
+            metavar="NAME[,NAME...]",
+            help="What makes the vectors: local, openai, gemini, voyage, mistral, llm, embedded, or none, "
+            "for keywords alone. Of several, the first that works; auto is local,openai,gemini,voyage,"
+            "mistral,embedded,none, without those whose file or key is not there.  "
+            "[default: as the index was made, else auto]",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def search_options(k: int | None = None) -> Callable[[Command], Command]:
@@ -120,7 +145,7 @@ def agent_memory() -> None:
     metavar="PATH",
     help="A folder or .md file to index as well, now and in later runs.",
 )
-@provider_option
+@provider_options
 @click.option(
     "--chunk-tokens",
     type=click.IntRange(1, 100_000),
@@ -135,6 +160,18 @@ def agent_memory() -> None:
     show_default=True,
     help="Tokens that neighbouring chunks share.",
 )
+@click.option(
+    "--cache-from",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DB",
+    help="Another index, also one of OpenClaw's, whose embeddings of the same texts are taken over.",
+)
+@click.option(
+    "--max-cached",
+    type=click.IntRange(0),
+    help="Keep at most this many embeddings in the cache, the newest.  [default: all]",
+)
 @click.option("--force", is_flag=True, help="Make the whole index again.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
@@ -144,9 +181,13 @@ def index(
     paths: tuple[Path, ...],
     database: Path,
     extra: tuple[Path, ...],
-    provider: str,
+    provider: str | None,
+    model: str | None,
+    dimensions: int | None,
     chunk_tokens: int,
     chunk_overlap: int,
+    cache_from: tuple[Path, ...],
+    max_cached: int | None,
     force: bool,
     dry_run: bool,
     as_json: bool,
@@ -164,33 +205,46 @@ def index(
     """
     if chunk_overlap >= chunk_tokens:
         raise click.UsageError("--chunk-overlap must be below --chunk-tokens")
+    from .embeddings import NO_PROVIDER
     from .ingest import IndexSettings, update_index
+    from .progress import IndexProgress
 
+    meta = _meta(database)
+    asked = _asked(provider, model, dimensions, meta)
+    chain = _chain(**asked, meta=meta)
     settings = IndexSettings(
         root,
         paths=paths,
         extra=extra,
-        provider=_provider(provider),
+        providers=chain.providers,
+        asked=asked,
+        passed_over=chain.passed_over,
+        cache_from=cache_from,
+        max_cached=max_cached,
         chunk_tokens=chunk_tokens,
         chunk_overlap=chunk_overlap,
         force=force,
         dry_run=dry_run,
     )
-    with _ProgressBar("Indexing") as progress:
-        report = update_index(database, settings, progress.at)
+    for passed_over in chain.passed_over:
+        echo(f"{passed_over.provider} is passed over: {passed_over.reason}", err=True)
+    with IndexProgress(as_json, dry_run) as progress, _interruptible() as stop:
+        report = update_index(database, settings, progress, stop)
     if as_json:
         echo_json(report.as_json())
         return
     for skipped in report.skipped:
         echo(f"Skipped {skipped.path}: {skipped.reason}", err=True)
+    for refused in report.refused:
+        place = f"{refused.text.path}:{refused.text.start_line}-{refused.text.end_line}"
+        echo(f"No vector for {place}, which keywords still find: {refused.reason}", err=True)
     echo(
         f"{'Would index' if dry_run else 'Indexed'} {root}: {report.files_added} files added, "
         f"{report.files_updated} updated, {report.files_unchanged} unchanged, "
         f"{report.files_removed} removed; {report.chunks_total} chunks"
-        + (f"; {report.embeddings_computed} to embed" if dry_run else "")
     )
     if not dry_run:
-        vectors = f"{report.provider} {report.model}" if report.dims else "keywords only"
+        vectors = f"{report.provider} {report.model}" if report.provider != NO_PROVIDER else "keywords only"
         echo(f"{database}: {vectors}, {report.took_s:.1f} s. To look at it: datasette {database}")
 
 
@@ -210,12 +264,12 @@ def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: A
         datasette agent-memory search "what did we decide about backups" -d memory.db
     """
     from .connections import open_readonly
-    from .search import search as run_search
+    from .search import ask
 
     given = given_parameters(options)
     resolve_options(given)
     with open_readonly(database) as conn:
-        answer = run_search(conn, query, given)
+        answer = ask(conn, query, given)
     if as_sql:
         _print_notices(answer)
         click.echo(answer.sql)
@@ -280,7 +334,7 @@ def status(database: Path, as_json: bool) -> None:
         echo_json(report)
         return
     for name, value in report.items():
-        if name not in ("ok", "notices", "sources"):
+        if name not in ("ok", "notices", "sources", "passed_over"):
             echo(f"{name.replace('_', ' '):18} {'-' if value is None else value}")
     for source in report["sources"]:
         echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")
@@ -296,12 +350,19 @@ def status(database: Path, as_json: bool) -> None:
 @click.option(
     "--results", type=click.Path(path_type=Path), help="Write the ranked chunks of each query to this file."
 )
-@provider_option
+@provider_options
 @search_options(k=10)
 @click.option("--json", "as_json", is_flag=True, help="Print the measures as JSON.")
 @one_line_errors
 def evaluate(
-    queries: Path, root: Path, results: Path | None, provider: str, as_json: bool, **options: Any
+    queries: Path,
+    root: Path,
+    results: Path | None,
+    provider: str | None,
+    model: str | None,
+    dimensions: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure retrieval with questions whose answering lines are known.
 
@@ -314,12 +375,15 @@ def evaluate(
     "category"}. Each workspace, a folder in --root, is indexed into a temporary database.
     """
     from .evaluation import as_table, read_queries, run_queries, summarise
+    from .progress import ProgressBar
 
     given = {name: value for name, value in given_parameters(options).items() if value is not None}
     resolve_options(given)
     asked = read_queries(queries)
-    with _ProgressBar("Evaluating") as progress:
-        ranked, chars = run_queries(asked, root, {"provider": _provider(provider)}, given, progress.at)
+    # One model for all: a measurement of several would say nothing of any.
+    first = _chain(provider or "auto", model, dimensions).providers[:1]
+    with ProgressBar("Evaluating") as progress:
+        ranked, chars = run_queries(asked, root, {"providers": first}, given, progress.at)
     if results is not None:
         try:
             results.write_text(json.dumps(ranked, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -359,7 +423,10 @@ def demo(port: int | None, no_browser: bool) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="agent-memory-demo-") as folder:
         database = Path(folder) / DEFAULT_DATABASE
-        report = update_index(database, IndexSettings(here / "sample", provider=_provider("auto")))
+        # Not `auto`: a demonstration sends nothing anywhere, whatever keys there are.
+        report = update_index(
+            database, IndexSettings(here / "sample", providers=_chain("embedded").providers)
+        )
         click.echo(
             f"Indexed a sample memory: {report.files_added} files, {report.chunks_total} chunks, "
             f"{report.provider} {report.model}, {report.took_s:.1f} s"
@@ -436,39 +503,62 @@ def _explanation(hit: Hit, answer: Answer) -> str:
     return text
 
 
-def _provider(name: str) -> Provider | None:
-    from .embeddings import choose_provider
+def _asked(
+    provider: str | None, model: str | None, dimensions: int | None, meta: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is asked for now, over what an index was asked for before."""
+    before = meta.get("asked")
+    if provider is not None or not isinstance(before, dict) or not isinstance(before.get("provider"), str):
+        return {"provider": provider or "auto", "model": model, "dimensions": dimensions}
+    if model is not None:
+        return {"provider": before["provider"], "model": model, "dimensions": dimensions}
+    return {
+        "provider": before["provider"],
+        "model": before.get("model"),
+        "dimensions": dimensions or before.get("dimensions"),
+    }
+
+
+def _chain(
+    provider: str,
+    model: str | None = None,
+    dimensions: int | None = None,
+    meta: Mapping[str, Any] = MappingProxyType({}),
+) -> Chain:
+    from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
 
     try:
-        return choose_provider(name)
+        return PROVIDERS_OF_ENVIRONMENT.choose(provider, model, dimensions, meta)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(printable(str(error))) from error
 
 
-class _ProgressBar:
-    """A progress bar on a terminal, nothing elsewhere, that learns its length as it goes."""
+def _meta(database: Path) -> dict[str, Any]:
+    """What an index says of itself; nothing where there is none yet."""
+    from .connections import open_readonly
+    from .schema import read_meta
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._bar: Any = None
+    if not database.is_file():
+        return {}
+    with open_readonly(database) as conn:
+        return read_meta(conn)
 
-    def __enter__(self) -> _ProgressBar:
-        return self
 
-    def at(self, done: int, total: int) -> None:
-        if not sys.stderr.isatty():
-            return
-        if self._bar is None:
-            self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
-            self._bar.__enter__()
-        # A rebuild goes through the files twice.
-        if done < self._bar.pos:
-            self._bar.pos = 0
-        self._bar.update(done - self._bar.pos)
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; a second one interrupts at once."""
+    stop = threading.Event()
 
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
+    def interrupt(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _free_port(wished: int) -> int:

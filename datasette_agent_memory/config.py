@@ -16,6 +16,9 @@ from .sql_functions import (
 
 PLUGIN_NAME = "datasette-agent-memory"
 
+#: Seconds that a query waits for its vector, unless the configuration says otherwise.
+DEFAULT_EMBEDDING_TIMEOUT_S = 8.0
+
 #: sqlite-vec refuses a KNN query for more.
 MAX_CANDIDATES = 4096
 
@@ -302,13 +305,80 @@ def _parsed(values: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """What the plugin's configuration says of embedding, beside the search parameters."""
+
+    #: By a provider's name, any of api_key, base_url and path.
+    providers: Mapping[str, Mapping[str, Any]]
+    #: Seconds that a query waits for its vector.
+    timeout_s: float
+    #: How many queries a minute, of all visitors who are not logged in, may be embedded elsewhere
+    #: than in this process; None for any number.
+    anonymous_per_minute: int | None
+
+
+#: What each provider may be told.
+PROVIDER_SETTINGS = {
+    "local": ("path",),
+    **dict.fromkeys(("openai", "gemini", "voyage", "mistral"), ("api_key", "base_url")),
+}
+_EMBEDDING_SETTINGS = ("providers", "embedding_timeout", "anonymous_embeddings_per_minute")
+
+
 def configured_options(datasette: Any, database: str) -> dict[str, Any]:
-    """The plugin's configuration for a database, laid over that for all; raises ParameterError."""
+    """The search parameters configured for a database, laid over those for all; raises ParameterError."""
     everywhere = datasette.plugin_config(PLUGIN_NAME) or {}
     # Without `fallback`, 1.0a's answer for a database is its own block alone, as 0.65's is.
     here = datasette.plugin_config(PLUGIN_NAME, database=database, fallback=False) or {}
-    configured = {**everywhere, **here}
+    for name in here:
+        if name in _EMBEDDING_SETTINGS:
+            raise ParameterError(f"{name} is for all databases, not for one")
+    configured = {name: value for name, value in everywhere.items() if name not in _EMBEDDING_SETTINGS} | here
     for name in configured:
         if name not in PARAMETERS:
-            raise ParameterError(f"there is no setting {name!r}; those there are: {', '.join(PARAMETERS)}")
+            known = ", ".join([*PARAMETERS, *_EMBEDDING_SETTINGS])
+            raise ParameterError(f"there is no setting {name!r}; those there are: {known}")
     return configured
+
+
+def embedding_settings(datasette: Any) -> EmbeddingSettings:
+    """What is configured of embedding; raises ParameterError."""
+    configured = datasette.plugin_config(PLUGIN_NAME) or {}
+    providers = configured.get("providers") or {}
+    # As it stands in the file, where a secret is {"$env": "NAME"}.
+    raw = _raw_plugin_config(datasette).get("providers") or {}
+    if not isinstance(providers, dict) or not all(isinstance(value, dict) for value in providers.values()):
+        raise ParameterError("providers must have a block for each provider")
+    for name, settings in providers.items():
+        if name not in PROVIDER_SETTINGS:
+            raise ParameterError(f"providers must be of {', '.join(PROVIDER_SETTINGS)}, not {name!r}")
+        for setting, value in settings.items():
+            if setting not in PROVIDER_SETTINGS[name]:
+                known = ", ".join(PROVIDER_SETTINGS[name])
+                raise ParameterError(f"providers.{name} has {known}, and no {setting!r}")
+            if setting == "api_key" and not isinstance(raw[name][setting], dict):
+                # Datasette shows its configuration to visitors.
+                raise ParameterError(
+                    f'providers.{name}.api_key must be {{"$env": "NAME"}} or {{"$file": "PATH"}}, '
+                    "so that the key itself is nowhere shown"
+                )
+            if value is not None and not isinstance(value, str):
+                raise ParameterError(f"providers.{name}.{setting} must be a text")
+    timeout = _TIMEOUT.parse(configured.get(_TIMEOUT.name, _TIMEOUT.default))
+    anonymous = configured.get(_ANONYMOUS.name)
+    return EmbeddingSettings(providers, timeout, None if anonymous is None else _ANONYMOUS.parse(anonymous))
+
+
+_TIMEOUT = Parameter(
+    "embedding_timeout", float, DEFAULT_EMBEDDING_TIMEOUT_S, "", "", minimum=0.01, maximum=600
+)
+_ANONYMOUS = Parameter("anonymous_embeddings_per_minute", int, None, "", "", minimum=0, maximum=1_000_000)
+
+
+def _raw_plugin_config(datasette: Any) -> dict[str, Any]:
+    """The plugin's configuration before Datasette puts secrets into it."""
+    # 1.0a has a dictionary `config`; 0.65 has the plugins in its metadata.
+    config = getattr(datasette, "config", None)
+    plugins = config.get("plugins") if isinstance(config, dict) else datasette.metadata("plugins")
+    return (plugins or {}).get(PLUGIN_NAME) or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ import click
 from datasette.utils.sqlite import sqlite3 as sqlite3
 
 from .errors import AgentMemoryError
+
+if TYPE_CHECKING:
+    from .embeddings.chain import Providers
 
 Connection = Any
 
@@ -52,12 +55,12 @@ def has_sqlite_vec(conn: Connection) -> bool:
     return True
 
 
-def prepare(conn: Connection) -> None:
+def prepare(conn: Connection, providers: Providers | None = None) -> None:
     """Give a connection sqlite-vec, where it can be had, and this project's SQL functions."""
     from .sql_functions import register
 
     load_sqlite_vec(conn)
-    register(conn)
+    register(conn, providers)
 
 
 @contextmanager

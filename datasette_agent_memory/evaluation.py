@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .connections import Connection, open_readonly
+from .embeddings.base import EmbeddingError
 from .errors import AgentMemoryError
 from .ingest import IndexSettings, update_index
-from .search import search
+from .search import ask
 from .sources import SourceError, UnreadableFile, find_files, read_source
 
 MEASURES = ("recall@6", "hit@6", "MRR", "nDCG@10", "chars@6")
@@ -22,6 +23,8 @@ MEASURES = ("recall@6", "hit@6", "MRR", "nDCG@10", "chars@6")
 _ADVERSARIAL = "adversarial"
 _CUTOFF = 6
 _DEPTH = 10
+#: Seconds that a query may wait for its vector: a measurement need not be quick.
+_PATIENCE_S = 60.0
 
 
 class QueriesError(AgentMemoryError):
@@ -110,7 +113,11 @@ def run_queries(
 
 def _ranked(conn: Connection, query: Query, given: Mapping[str, object]) -> list[Ranked]:
     # Enough results for the deepest measure, unless the search says otherwise.
-    answer = search(conn, query.text, {"k": _DEPTH, **given})
+    answer = ask(conn, query.text, {"k": _DEPTH, **given}, _PATIENCE_S)
+    for notice in answer.notices:
+        if notice.code == "embedding_failed":
+            # Keywords alone would be measured as if they were the model.
+            raise EmbeddingError(notice.message)
     return [(hit.path, hit.start_line, hit.end_line, hit.score) for hit in answer.hits]
 
 

@@ -1,21 +1,27 @@
 """Bringing a database up to date with its sources.
 
 Find, read, chunk and embed are steps that touch no database; one writer, in writer.py,
-stands at their end.
+stands at their end. Text comes first, so that keywords find it in seconds; its vectors are
+filled in behind. An index that is to be made again goes on answering until it is whole.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, chunk_markdown
 from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
+from .embeddings.base import EmbeddingError, Provider, ProviderMissing, TemporaryError, to_json
+from .embeddings.batches import Interrupted, Refused, Text, embed_in_batches
+from .embeddings.cache import Embedding, EmbeddingCache
+from .embeddings.chain import PassedOver
 from .sources import (
     Found,
     NotASource,
@@ -31,12 +37,9 @@ from .sources import (
     read_source,
     sha256,
 )
-from .writer import ChunkedFile, Embedding, IndexWriter, extra_paths_of
+from .writer import ChunkedFile, IndexWriter, extra_paths_of
 
-if TYPE_CHECKING:
-    from .embeddings.base import Provider
-
-#: Chunks embedded together: enough to keep every core busy, few enough to lose little.
+#: Chunks that are read together, so that memory holds no more.
 _BATCH_CHUNKS = 64
 
 
@@ -47,7 +50,16 @@ class IndexSettings:
     root: Path
     paths: Sequence[Path] = ()
     extra: Sequence[Path] = ()
-    provider: Provider | None = None
+    #: In the order in which they are tried; None is for keywords only.
+    providers: Sequence[Provider | None] = (None,)
+    #: What of provider, model and dimensions was asked for, which the next run goes on with.
+    asked: Mapping[str, Any] | None = None
+    #: Those that could not even be tried.
+    passed_over: Sequence[PassedOver] = ()
+    #: Other indexes, whose embeddings of the same texts are taken before any is computed.
+    cache_from: Sequence[Path] = ()
+    #: The most embeddings that the cache keeps, None for all.
+    max_cached: int | None = None
     chunk_tokens: int = DEFAULT_TOKENS
     chunk_overlap: int = DEFAULT_OVERLAP
     force: bool = False
@@ -72,6 +84,10 @@ class IndexReport:
     chunks_total: int = 0
     embeddings_computed: int = 0
     embeddings_cached: int = 0
+    #: The estimated tokens of the texts that were, or would be, embedded.
+    tokens: int = 0
+    refused: list[Refused] = field(default_factory=list)
+    passed_over: Sequence[PassedOver] = ()
     took_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -90,42 +106,95 @@ class IndexReport:
                 "total": self.chunks_total,
             },
             "embeddings": {"computed": self.embeddings_computed, "cached": self.embeddings_cached},
+            "tokens": self.tokens,
+            "refused": [
+                {
+                    "path": one.text.path,
+                    "start_line": one.text.start_line,
+                    "end_line": one.text.end_line,
+                    "reason": one.reason,
+                }
+                for one in self.refused
+            ],
             "provider": self.provider,
             "model": self.model,
             "dims": self.dims,
+            "first_choice": not self.passed_over,
+            "passed_over": [vars(one) for one in self.passed_over],
             "took_s": self.took_s,
         }
         return {**report, "dry_run": True} if self.dry_run else report
 
 
-Progress = Callable[[int, int], None]
+class Listener:
+    """Is told how a run goes on; this one does nothing with it."""
+
+    def files(self, done: int, total: int) -> None:
+        """So many files of all have been gone through; a rebuild does that twice."""
+
+    def plan(self, provider: Provider, texts: int, tokens: int, cached: int) -> None:
+        """So many texts, of about so many tokens, are to be embedded; more of them are cached."""
+
+    def embedded(self, texts: int, tokens: int) -> None:
+        """So many more texts have been embedded."""
+
+    def handed_over(self, passed_over: PassedOver, following: Provider | None) -> None:
+        """A provider has failed for good, and the whole index is made with the following one."""
+
+
+class IndexIncomplete(EmbeddingError):
+    """Embedding has stopped; what was done is kept."""
+
+    def __init__(self, message: str, cause: EmbeddingError, has_vectors: bool) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.is_interruption = isinstance(cause, Interrupted)
+        #: Whether the index has vectors of the provider that failed, from this run or before.
+        self.has_vectors = has_vectors
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether another provider is to have its turn. An index with vectors waits for its own
+        provider to come back; one that has none yet does not."""
+        may_come_back = isinstance(self.cause, (TemporaryError, ProviderMissing))
+        return not isinstance(self.cause, Interrupted) and not (may_come_back and self.has_vectors)
+
 
 #: Writes a file with the embeddings of its text hashes, and says how many chunks it replaced.
 Write = Callable[[ChunkedFile, dict[str, Embedding]], int]
 
 
-def update_index(database: Path, settings: IndexSettings, progress: Progress | None = None) -> IndexReport:
+def update_index(
+    database: Path,
+    settings: IndexSettings,
+    listener: Listener | None = None,
+    stop: threading.Event | None = None,
+) -> IndexReport:
     """Index a folder into a database file, made if it is not there.
 
-    `progress` is called with the files done and their number. Raises SourceError,
-    DatabaseError and EmbeddingError, each of which leaves the index as it was, but for
-    files that were already written whole.
+    Setting `stop`, from a signal handler or another thread, ends the embedding soon, as
+    IndexIncomplete. Raises SourceError, DatabaseError and EmbeddingError, each of which
+    leaves the index as it was, but for what was already written whole.
     """
     started = time.perf_counter()
     if not settings.root.is_dir():
         what = "is a file, not a folder" if settings.root.is_file() else "no such folder"
         raise SourceError(f"{settings.root}: {what}")
+    passed_over = list(settings.passed_over)
     try:
-        with _opened(database, settings.dry_run) as conn:
-            writer = IndexWriter(
-                conn,
-                database,
-                settings.root.resolve(),
-                settings.provider,
-                settings.chunk_tokens,
-                settings.chunk_overlap,
-            )
-            report = _Run(writer, database, settings, progress).run()
+        with ExitStack() as stack:
+            conn = stack.enter_context(_opened(database, settings.dry_run))
+            caches = [stack.enter_context(open_readonly(path)) for path in settings.cache_from]
+            for number, provider in enumerate(settings.providers, 1):
+                run = _Run(conn, caches, database, settings, provider, passed_over, listener, stop)
+                try:
+                    report = run.run()
+                    break
+                except IndexIncomplete as error:
+                    if number == len(settings.providers) or settings.paths or not error.is_for_good:
+                        raise
+                    passed_over.append(PassedOver(run.report.provider, str(error.cause)))
+                    run.listener.handed_over(passed_over[-1], settings.providers[number])
     except sqlite3.Error as error:
         raise DatabaseError(f"{database}: {error}") from error
     report.took_s = round(time.perf_counter() - started, 3)
@@ -142,15 +211,40 @@ class _Run:
     """One run of the indexer."""
 
     def __init__(
-        self, writer: IndexWriter, database: Path, settings: IndexSettings, progress: Progress | None
+        self,
+        conn: Connection,
+        caches: Sequence[Connection],
+        database: Path,
+        settings: IndexSettings,
+        provider: Provider | None,
+        passed_over: Sequence[PassedOver],
+        listener: Listener | None,
+        stop: threading.Event | None,
     ) -> None:
-        self.writer = writer
         self.root = settings.root.resolve()
         self.settings = settings
-        self.progress = progress or (lambda done, total: None)
-        self.report = IndexReport(writer.provider, writer.model, writer.dims, dry_run=settings.dry_run)
+        self.provider = provider
+        self.writer = IndexWriter(
+            conn, database, self.root, provider, settings.chunk_tokens, settings.chunk_overlap
+        )
+        self.other_caches = [EmbeddingCache(cache, provider) for cache in caches if provider]
+        self.listener = listener or Listener()
+        self.stop = stop or threading.Event()
+        self.report = IndexReport(
+            self.writer.provider,
+            self.writer.model,
+            self.writer.dims,
+            dry_run=settings.dry_run,
+            passed_over=tuple(passed_over),
+        )
+        #: Whether an index that is there is made again, and answers meanwhile.
+        self.is_rebuild = False
         #: Files that turned out not to be sources when they were read.
         self.rejected: set[str] = set()
+        #: The hashes of texts whose embeddings have been looked for.
+        self.looked_up: set[str] = set()
+        #: The texts whose embeddings have to be computed, by their hashes.
+        self.missing: dict[str, Text] = {}
         self._check_root(database)
         self.extra = self._extra_paths()
 
@@ -161,10 +255,15 @@ class _Run:
         if rebuild and scopes != [""] and self.writer.known:
             why = "--force makes" if self.settings.force else "the index has other settings, which makes"
             raise SourceError(f"{why} the whole index again: run without PATHs")
+        self.is_rebuild = rebuild and self.writer.has_index
         if self.settings.dry_run:
             self._go_through(found, rebuild, write=lambda file, embeddings: 0)
             self.report.files_removed = len(self._gone(found, scopes))
-        elif rebuild and self.writer.has_index:
+            waiting = [] if rebuild else self.writer.pending_texts()
+            texts = {text.hash: text for text in waiting} | self.missing
+            self._plan(texts)
+            self.report.embeddings_computed = len(texts)
+        elif self.is_rebuild:
             self._rebuild(found)
         else:
             self.writer.prepare(self.extra)
@@ -172,7 +271,13 @@ class _Run:
             for path in self._gone(found, scopes):
                 self.report.chunks_removed += self.writer.delete_file(path)
                 self.report.files_removed += 1
-            self.writer.write_meta(self.extra)
+            self._write_meta()
+            self._embed(self.writer.pending_texts(), self._write_vectors)
+            # Now the width is known.
+            self._write_meta()
+        if self.settings.max_cached is not None and not self.settings.dry_run:
+            self.writer.prune_cache(self.settings.max_cached)
+        self.report.dims = self.writer.dims
         self.report.chunks_total = self.writer.count_chunks()
         # A rebuild goes through the files twice.
         self.report.skipped = sorted(set(found.skipped), key=lambda skipped: skipped.path)
@@ -245,16 +350,16 @@ class _Run:
         rebuild: bool,
         write: Write,
     ) -> None:
-        """Read, chunk, embed and write the files that are new or changed."""
+        """Read, chunk and write the files that are new or changed, with what is cached of their vectors."""
         for batch in self._batches(found, rebuild):
-            vectors = self._embed(batch)
+            embeddings = self._cached(batch)
             for file in batch:
                 if file.file.path in self.writer.known:
                     self.report.files_updated += 1
                 else:
                     self.report.files_added += 1
                 self.report.chunks_added += len(set(file.chunk_ids(self.writer.model)))
-                self.report.chunks_removed += write(file, vectors)
+                self.report.chunks_removed += write(file, embeddings)
 
     def _batches(self, found: Found, rebuild: bool) -> Iterator[list[ChunkedFile]]:
         batch: list[ChunkedFile] = []
@@ -277,9 +382,9 @@ class _Run:
             if chunks >= _BATCH_CHUNKS or len(batch) >= _BATCH_CHUNKS:
                 yield batch
                 batch, chunks = [], 0
-                self.progress(done, len(found.files))
+                self.listener.files(done, len(found.files))
         yield batch
-        self.progress(len(found.files), len(found.files))
+        self.listener.files(len(found.files), len(found.files))
 
     def _is_current(self, path: str, content: SourceText) -> bool:
         if self.writer.known.get(path) != content.hash:
@@ -299,34 +404,92 @@ class _Run:
         chunks = self._chunks(content)
         return ChunkedFile(file, content, chunks, [sha256(chunk.text) for chunk in chunks])
 
-    def _embed(self, batch: Sequence[ChunkedFile]) -> dict[str, Embedding]:
-        """An embedding for each text hash, from the cache or, once a text, from the provider."""
+    def _cached(self, batch: Sequence[ChunkedFile]) -> dict[str, Embedding]:
+        """The embeddings of a batch's text hashes that this index, or another one, has got already."""
+        if self.provider is None:
+            return {}
         texts = {
-            hash: chunk.text for file in batch for hash, chunk in zip(file.hashes, file.chunks, strict=True)
+            hash: Text(hash, chunk.text, file.file.path, chunk.start_line, chunk.end_line)
+            for file in batch
+            for hash, chunk in zip(file.hashes, file.chunks, strict=True)
         }
-        if self.settings.provider is None:
-            return dict.fromkeys(texts, "[]")
         embeddings = self.writer.cached(texts)
-        missing = {hash: text for hash, text in texts.items() if hash not in embeddings}
-        self.report.embeddings_cached += len(embeddings)
-        self.report.embeddings_computed += len(missing)
-        if missing and not self.settings.dry_run:
-            computed = _compute(self.settings.provider, missing)
-            self.writer.cache(computed)
-            embeddings |= computed
+        for cache in self.other_caches:
+            others = cache.read(texts.keys() - embeddings.keys(), self.writer.dims)
+            if others and not self.settings.dry_run:
+                self._keep(others)
+            embeddings |= others
+        self.report.embeddings_cached += len(embeddings.keys() - self.looked_up)
+        self.looked_up |= texts.keys()
+        self.missing |= {hash: text for hash, text in texts.items() if hash not in embeddings}
         return embeddings
+
+    def _plan(self, texts: dict[str, Text]) -> None:
+        self.report.tokens += sum(text.tokens for text in texts.values())
+        if self.provider is not None and texts:
+            self.listener.plan(self.provider, len(texts), self.report.tokens, self.report.embeddings_cached)
+
+    def _embed(self, texts: Sequence[Text], keep: Callable[[dict[str, Embedding]], None]) -> None:
+        """Compute embeddings and keep them, batch by batch; raises IndexIncomplete."""
+        if self.provider is None:
+            return
+        self._plan({text.hash: text for text in texts})
+        try:
+            for embedded in embed_in_batches(self.provider, texts, self.stop):
+                if embedded.vectors:
+                    keep({hash: to_json(vector) for hash, vector in embedded.vectors.items()})
+                self.report.embeddings_computed += len(embedded.vectors)
+                self.report.refused += embedded.refused
+                self.listener.embedded(len(embedded.vectors) + len(embedded.refused), embedded.tokens)
+        except EmbeddingError as error:
+            if not self.is_rebuild:
+                # The width, for the next run.
+                self._write_meta()
+            raise self._incomplete(error, len(texts)) from error
+
+    def _incomplete(self, error: EmbeddingError, texts: int) -> IndexIncomplete:
+        done = self.report.embeddings_computed
+        if self.is_rebuild:
+            message = f"{error}; the index is as it was, and {done} of {texts} texts are embedded and kept"
+            return IndexIncomplete(f"{message}: run again to go on", error, has_vectors=False)
+        message = f"{error}; {done} of {texts} texts are embedded and kept, and keywords find all of them"
+        has_vectors = self.writer.count_chunks() > self.writer.count_pending()
+        return IndexIncomplete(f"{message}: run again to go on", error, has_vectors)
+
+    def _write_meta(self, is_rebuilt: bool = False) -> None:
+        more: dict[str, Any] = {"passedOver": [vars(one) for one in self.report.passed_over]}
+        if self.settings.asked is not None:
+            more["asked"] = dict(self.settings.asked)
+        self.writer.write_meta(self.extra, more, is_rebuilt)
+
+    def _write_vectors(self, embeddings: dict[str, Embedding]) -> None:
+        self._check_width(embeddings)
+        self.writer.write_vectors(embeddings)
+
+    def _keep(self, embeddings: dict[str, Embedding]) -> None:
+        self._check_width(embeddings)
+        self.writer.cache(embeddings)
+
+    def _check_width(self, embeddings: dict[str, Embedding]) -> None:
+        dims = next(iter(embeddings.values())).count(",") + 1
+        if self.writer.dims == dims:
+            return
+        if self.writer.dims is not None and not self.settings.force:
+            raise EmbeddingError(
+                f"{self.provider} now gives {dims} dimensions, and the index has {self.writer.dims}; "
+                "--force makes the index again"
+            )
+        self.writer.change_width(dims)
 
     def _rebuild(self, found: Found) -> None:
         """Make the whole index again, while the old one goes on answering."""
         self.report.chunks_removed = self.writer.count_chunks()
-        computed = 0
-        if self.settings.provider is not None:
+        if self.provider is not None:
             # First the slow part, into the cache alone, so that the transaction is short.
             self.writer.prepare_cache()
             for batch in self._batches(found, rebuild=True):
-                self._embed(batch)
-            computed = self.report.embeddings_computed
-            self.report.embeddings_computed = self.report.embeddings_cached = 0
+                self._cached(batch)
+            self._embed(list(self.missing.values()), self._keep)
         with self.writer.rebuilding():
             self._go_through(found, rebuild=True, write=self.writer.write_file)
             for skipped in found.skipped:
@@ -336,23 +499,14 @@ class _Run:
                     raise SourceError(
                         f"{skipped.path}: {skipped.reason}; nothing was changed, so as not to lose it"
                     )
-            self.writer.write_meta(self.extra, is_rebuilt=True)
+            self._write_meta(is_rebuilt=True)
         self.report.files_removed = len(self._gone(found, [""]))
-        self.report.embeddings_computed += computed
-        self.report.embeddings_cached -= computed
-
-
-def _compute(provider: Provider, texts: dict[str, str]) -> dict[str, Embedding]:
-    """The embeddings of texts, by their hashes; raises EmbeddingError."""
-    from .embeddings.base import EmbeddingError, is_unit_length, to_json
-
-    vectors = provider.embed_documents(list(texts.values()))
-    if vectors.shape != (len(texts), provider.dims) or not is_unit_length(vectors):
-        raise EmbeddingError(
-            f"{provider.name} {provider.model} gave vectors that are not {len(texts)} of unit length "
-            f"and {provider.dims} dimensions"
+        self.is_rebuild = False
+        # What a changed width has made useless meanwhile.
+        refused = {one.text.hash for one in self.report.refused}
+        self._embed(
+            [text for text in self.writer.pending_texts() if text.hash not in refused], self._write_vectors
         )
-    return {hash: to_json(vector) for hash, vector in zip(texts, vectors, strict=True)}
 
 
 def _without_links_above(path: Path) -> Path:

@@ -11,6 +11,8 @@ from .connections import Connection, has_sqlite_vec, sqlite3
 from .layouts import SIX_TABLES, Layout, find_layout
 
 META_KEY = "memory_index_meta_v1"
+#: In `meta`, the number of chunks that wait for their vector.
+PENDING_KEY = "memory_index_pending_v1"
 FTS_TOKENIZER = "porter unicode61 remove_diacritics 2"
 
 
@@ -28,10 +30,26 @@ class MemoryIndex:
     #: Whether the vector table is there, and not empty beside chunks.
     has_vec_table: bool
     has_sqlite_vec: bool
-    has_chunks: bool
+    chunk_count: int
     has_embeddings: bool
     #: The width of its vectors, None where there are none.
     dims: int | None
+    #: How many chunks wait for their vector.
+    pending: int
+
+    @property
+    def has_chunks(self) -> bool:
+        return self.chunk_count > 0
+
+    @property
+    def passed_over(self) -> list[dict[str, str]]:
+        """The providers that were to make the vectors, and why they did not."""
+        passed_over = self.meta.get("passedOver")
+        return [
+            {"provider": str(one.get("provider")), "reason": str(one.get("reason"))}
+            for one in (passed_over if isinstance(passed_over, list) else [])
+            if isinstance(one, dict)
+        ]
 
     @property
     def provider(self) -> str:
@@ -63,9 +81,10 @@ class MemoryIndex:
             has_cjk=has_cjk_column(conn, layout),
             has_vec_table=vec_sql is not None and not _is_empty(conn, f"{layout.chunks_vec}_rowids"),
             has_sqlite_vec=has_sqlite_vec(conn),
-            has_chunks=not _is_empty(conn, layout.chunks),
+            chunk_count=conn.execute(f"select count(*) from {layout.chunks}").fetchone()[0],
             has_embeddings=embedding is not None,
             dims=_width(vec_sql, embedding),
+            pending=read_pending(conn, layout),
         )
 
 
@@ -77,6 +96,15 @@ def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:
     except (sqlite3.Error, ValueError, TypeError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) else {}
+
+
+def read_pending(conn: Connection, layout: Layout = SIX_TABLES) -> int:
+    """How many chunks of an index wait for their vector."""
+    try:
+        row = conn.execute(f"select value from {layout.meta} where key = ?", (PENDING_KEY,)).fetchone()
+        return max(0, int(row[0])) if row else 0
+    except (sqlite3.Error, ValueError, TypeError):
+        return 0
 
 
 def write_meta(conn: Connection, meta: dict[str, Any]) -> None:

@@ -13,9 +13,12 @@ from typing import Any
 
 from datasette.utils import sqlite_timelimit
 
-from .config import SearchOptions, resolve_options
+from .config import DEFAULT_EMBEDDING_TIMEOUT_S, SearchOptions, resolve_options
 from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
-from .embeddings import provider_of_index, query_vector
+from .embeddings import NO_PROVIDER
+from .embeddings.base import EmbeddingError, Provider
+from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
+from .embeddings.queries import QUERY_VECTORS
 from .errors import AgentMemoryError
 from .fused_sql import Sides, build_sql
 from .keywords import CJK_RUN, has_word
@@ -94,13 +97,20 @@ class Answer:
     options: SearchOptions
     #: What the options would be, had the search given none but its preset.
     defaults: SearchOptions
-    provider: str
-    model: str
+    index: MemoryIndex
     notices: list[Notice]
     hits: list[Hit]
     sql: str
     params: dict[str, Any]
     took_ms: dict[str, float]
+
+    @property
+    def provider(self) -> str:
+        return self.index.provider
+
+    @property
+    def model(self) -> str:
+        return self.index.model
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -108,6 +118,9 @@ class Answer:
             "query": {"q": self.q, **self.options.as_parameters()},
             "provider": self.provider,
             "model": self.model,
+            "dims": self.index.dims,
+            "first_choice": not self.index.passed_over,
+            "pending_chunks": self.index.pending,
             "notices": [{"code": notice.code, "message": notice.message} for notice in self.notices],
             "results": [hit.as_json() for hit in self.hits],
             "sql": self.sql,
@@ -163,35 +176,78 @@ def score_parts(hit: Hit, options: SearchOptions) -> list[ScorePart]:
     ]
 
 
+def query_provider(
+    conn: Connection,
+    q: str,
+    given: Mapping[str, object] | None = None,
+    configured: Mapping[str, object] | None = None,
+    providers: Providers = PROVIDERS_OF_ENVIRONMENT,
+) -> Provider | None:
+    """The provider elsewhere than in this process whose vector of the query a search would need,
+    and that has to be asked for it first; None for most searches. Raises as search does."""
+    index = MemoryIndex.read(conn)
+    if index is None:
+        raise NotAMemoryDatabase
+    q = _without_surrogates(q)
+    try:
+        provider = providers.of_index(index.meta) if index.has_embeddings else None
+    except EmbeddingError:
+        return None
+    if provider is None or provider.in_process or not has_word(q):
+        return None
+    options = resolve_options(given or {}, configured, provider.search_defaults)
+    sides, _ = usable_sides(index, options.mode, providers)
+    return provider if sides.vector and QUERY_VECTORS.cached(provider.key, q) is None else None
+
+
+def ask(
+    conn: Connection,
+    q: str,
+    given: Mapping[str, object] | None = None,
+    timeout_s: float = DEFAULT_EMBEDDING_TIMEOUT_S,
+) -> Answer:
+    """As search, but asks a provider outside this process for the query's vector first."""
+    provider = query_provider(conn, q, given)
+    no_vector = None
+    if provider is not None:
+        try:
+            QUERY_VECTORS.fetch(provider, _without_surrogates(q), timeout_s)
+        except EmbeddingError as error:
+            no_vector = str(error)
+    return search(conn, q, given, no_vector=no_vector)
+
+
 def search(
     conn: Connection,
     q: str,
     given: Mapping[str, object] | None = None,
     configured: Mapping[str, object] | None = None,
     time_limit_ms: int | None = None,
+    providers: Providers = PROVIDERS_OF_ENVIRONMENT,
+    no_vector: str | None = None,
 ) -> Answer:
     """Search the memory index of a prepared connection.
 
-    `given` and `configured` are search parameters by name. Raises ParameterError for a
-    bad value and NotAMemoryDatabase; whatever else is missing narrows the search and is
-    said in the answer's notices.
+    `given` and `configured` are search parameters by name. A provider outside this process
+    is not asked: the vector of the query is to be in QUERY_VECTORS, and `no_vector` says why
+    it is not. Raises ParameterError for a bad value and NotAMemoryDatabase; whatever else is
+    missing narrows the search and is said in the answer's notices.
     """
     started = time.perf_counter()
-    # The command line hands over undecodable bytes as surrogates, which SQLite refuses.
-    q = q.encode("utf-8", "replace").decode()
+    q = _without_surrogates(q)
     index = MemoryIndex.read(conn)
     if index is None:
         raise NotAMemoryDatabase
-    provider = provider_of_index(index.provider, index.model)
+    provider = _provider_of(index, providers)
     provider_defaults = provider.search_defaults if provider else None
     options = resolve_options(given or {}, configured, provider_defaults)
     defaults = resolve_options({"preset": options.preset}, configured, provider_defaults)
     options = replace(options, now=options.now or today().date().isoformat())
-    sides, notices = usable_sides(index, options.mode)
+    sides, notices = usable_sides(index, options.mode, providers)
 
     embedding_started = time.perf_counter()
-    if sides.vector and has_word(q):
-        failure = _embed_query(index.provider, q)
+    if provider is not None and sides.vector and has_word(q):
+        failure = _embed_query(provider, q, index, no_vector)
         if failure:
             notices.append(failure)
             sides = Sides(vector=False, text=index.has_fts)
@@ -230,8 +286,7 @@ def search(
         q=q,
         options=options,
         defaults=defaults,
-        provider=index.provider,
-        model=index.model,
+        index=index,
         notices=notices,
         hits=_hits(rows, q),
         sql=sql,
@@ -240,7 +295,9 @@ def search(
     )
 
 
-def usable_sides(index: MemoryIndex, mode: str) -> tuple[Sides, list[Notice]]:
+def usable_sides(
+    index: MemoryIndex, mode: str, providers: Providers = PROVIDERS_OF_ENVIRONMENT
+) -> tuple[Sides, list[Notice]]:
     """What of the mode this index and this process can do, with a notice for what not."""
     if not index.has_chunks:
         notices = [Notice("empty_index", "The index is empty: no file with text has been indexed yet.")]
@@ -249,13 +306,17 @@ def usable_sides(index: MemoryIndex, mode: str) -> tuple[Sides, list[Notice]]:
     vector, text = mode != "keyword", mode != "vector"
     scan = False
     if vector:
-        missing = _missing_vectors(index)
+        missing = _missing_vectors(index, providers)
         if missing:
             notices.append(missing)
             vector, text = False, True
         elif not (index.has_vec_table and index.has_sqlite_vec):
             scan = True
             notices.append(_scan_notice(index))
+        if index.has_embeddings and index.pending:
+            notices.append(_pending_notice(index))
+        if index.passed_over:
+            notices.append(_second_choice_notice(index))
     if text and not index.has_fts:
         searched = "only vectors were searched" if vector else "nothing could be searched by keyword"
         notices.append(
@@ -269,29 +330,53 @@ def usable_sides(index: MemoryIndex, mode: str) -> tuple[Sides, list[Notice]]:
     return Sides(vector, text, scan), notices
 
 
-def _missing_vectors(index: MemoryIndex) -> Notice | None:
+def _missing_vectors(index: MemoryIndex, providers: Providers) -> Notice | None:
     """Why the index's vectors cannot be searched, None where they can."""
     if not index.has_embeddings:
+        if index.pending:
+            return _pending_notice(index)
         return Notice(
             "no_vectors",
             "This index has no vectors, so only keywords were searched; "
             "datasette agent-memory index --provider embedded adds them.",
         )
-    provider = provider_of_index(index.provider, index.model)
     made_by = f"{index.provider} {index.model}".strip()
-    if provider is None:
+    try:
+        provider = providers.of_index(index.meta)
+    except EmbeddingError as error:
         return Notice(
             "model_unavailable",
-            f"The index's vectors are of {made_by}, which is not available here, so only keywords were "
-            "searched; index the folder into a database of its own to search by meaning.",
+            f"The index's vectors are of {made_by}, which cannot be used here, so only keywords were "
+            f"searched: {error}.",
         )
-    if index.dims != provider.dims:
-        return Notice(
-            "dimension_mismatch",
-            f"The index's vectors have {index.dims} dimensions and those of {made_by} have {provider.dims}, "
-            "so only keywords were searched; datasette agent-memory index --force makes them again.",
-        )
+    if provider.dims is not None and index.dims != provider.dims:
+        return _other_width(index, provider.dims)
     return None
+
+
+def _other_width(index: MemoryIndex, dims: int) -> Notice:
+    return Notice(
+        "dimension_mismatch",
+        f"The index's vectors have {index.dims} dimensions and those of {index.provider} {index.model} have "
+        f"{dims}, so only keywords were searched; datasette agent-memory index --force makes them again.",
+    )
+
+
+def _pending_notice(index: MemoryIndex) -> Notice:
+    found = "they are found by keyword only" if index.has_embeddings else "only keywords were searched"
+    return Notice(
+        "vectors_pending",
+        f"{index.pending:,} of {index.chunk_count:,} chunks have no vector yet, so {found}; "
+        "datasette agent-memory index adds them.",
+    )
+
+
+def _second_choice_notice(index: MemoryIndex) -> Notice:
+    reasons = "; ".join(f"{one['provider']}: {one['reason']}" for one in index.passed_over)
+    got = (
+        "has no vectors" if index.provider == NO_PROVIDER else f"has those of {index.provider} {index.model}"
+    )
+    return Notice("second_choice", f"This index {got}, which was not the first choice. {reasons}.")
 
 
 def _scan_notice(index: MemoryIndex) -> Notice:
@@ -308,17 +393,36 @@ def _scan_notice(index: MemoryIndex) -> Notice:
     )
 
 
-def _embed_query(provider: str, q: str) -> Notice | None:
-    """Fill the cache that embed(:q) reads, so that its time is known; a notice if it fails."""
-    from .embeddings.base import EmbeddingError
-
+def _provider_of(index: MemoryIndex, providers: Providers) -> Provider | None:
+    """The provider of the index's vectors, None where it cannot be had: a notice says why."""
     try:
-        query_vector(provider, q)
+        return providers.of_index(index.meta)
+    except EmbeddingError:
+        return None
+
+
+def _embed_query(provider: Provider, q: str, index: MemoryIndex, no_vector: str | None) -> Notice | None:
+    """Fill the cache that embed(:q) reads, so that its time is known; a notice if it fails."""
+    vector = None
+    try:
+        if provider.in_process:
+            vector = QUERY_VECTORS.computed(provider, q)
+        else:
+            vector = QUERY_VECTORS.cached(provider.key, q)
     except EmbeddingError as error:
+        no_vector = str(error)
+    if vector is None:
         return Notice(
-            "embedding_failed", f"The query could not be embedded, so only keywords were searched: {error}."
+            "embedding_failed",
+            f"The query could not be embedded, so only keywords were searched: {no_vector or 'no answer'}.",
         )
-    return None
+    dims = len(vector) // 4
+    return _other_width(index, dims) if dims != index.dims else None
+
+
+def _without_surrogates(q: str) -> str:
+    # The command line hands over undecodable bytes as surrogates, which SQLite refuses.
+    return q.encode("utf-8", "replace").decode()
 
 
 def _narrower(sides: Sides) -> list[Sides]:

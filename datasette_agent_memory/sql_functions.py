@@ -15,12 +15,15 @@ from collections.abc import Callable
 from datetime import date, datetime, timezone
 from functools import wraps
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .connections import Connection, sqlite3
 from .keywords import CJK_RUN, NO_MATCH, fts_query, has_word
 from .layouts import find_layout
 from .schema import read_meta
+
+if TYPE_CHECKING:
+    from .embeddings.chain import Providers
 
 DEFAULT_VECTOR_WEIGHT = 0.7
 DEFAULT_TEXT_WEIGHT = 0.3
@@ -37,8 +40,11 @@ _MOMENT = re.compile(
 _SECONDS_A_DAY = 86400
 
 
-def register(conn: Connection) -> None:
-    """Register the functions on a connection, and the aggregate `mmr`."""
+def register(conn: Connection, providers: Providers | None = None) -> None:
+    """Register the functions on a connection, and the aggregate `mmr`.
+
+    `providers` are those that `embed` may use, by default the environment's.
+    """
     functions: list[tuple[str, int, Callable[..., Any]]] = [
         ("bm25_norm", 1, bm25_norm),
         ("hybrid_score", 2, hybrid_score),
@@ -49,7 +55,7 @@ def register(conn: Connection) -> None:
         ("fts_query", 1, _fts_query),
         ("fts_query", 2, _fts_query),
         ("cosine_similarity", 2, cosine_similarity),
-        ("embed", 1, _embed_for(conn)),
+        ("embed", 1, _embed_for(conn, providers)),
     ]
     for name, arguments, function in functions:
         _create_function(conn, name, arguments, function, deterministic=True)
@@ -258,25 +264,24 @@ def _fts_query(text: object, mode: object = "auto") -> str:
         return NO_MATCH
 
 
-def _embed_for(conn: Connection) -> Callable[[object], bytes | None]:
+def _embed_for(conn: Connection, providers: Providers | None) -> Callable[[object], bytes | None]:
     def embed(text: object) -> bytes | None:
         """The query vector by the model of this database's index, or by the embedded one
-        where there is no index; NULL without a word, or where the model is not in this process."""
+        where there is no index; NULL without a word, and where the model is neither in this
+        process nor in its cache of query vectors."""
         if not isinstance(text, str) or not has_word(text):
             return None
-        from .embeddings import CHAIN, provider_of_index, query_vector
         from .embeddings.base import EmbeddingError
+        from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
+        from .embeddings.queries import QUERY_VECTORS
 
+        known = providers or PROVIDERS_OF_ENVIRONMENT
         layout = find_layout(conn)
-        name = CHAIN[0]
-        if layout is not None:
-            meta = read_meta(conn, layout)
-            provider = provider_of_index(str(meta.get("provider")), str(meta.get("model")))
-            if provider is None or not provider.in_process:
-                return None
-            name = provider.name
         try:
-            return query_vector(name, text)
+            provider = known.of_index(read_meta(conn, layout)) if layout else known.get("embedded")
+            if not provider.in_process:
+                return QUERY_VECTORS.cached(provider.key, text)
+            return QUERY_VECTORS.computed(provider, text)
         except EmbeddingError:
             return None
 

@@ -6,17 +6,18 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .connections import Connection, sqlite3
+from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .schema import MemoryIndex, as_text
 from .search import NotAMemoryDatabase, usable_sides
 
 
-def read_status(conn: Connection) -> dict[str, Any]:
+def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> dict[str, Any]:
     """Counts, model and notices of a database's index; raises NotAMemoryDatabase."""
     index = MemoryIndex.read(conn)
     if index is None:
         raise NotAMemoryDatabase
     layout = index.layout
-    sides, notices = usable_sides(index, "hybrid")
+    sides, notices = usable_sides(index, "hybrid", providers)
     sources = conn.execute(
         f"select source, count(distinct path), count(*) from {layout.chunks} group by source order by source"
     ).fetchall()
@@ -31,6 +32,9 @@ def read_status(conn: Connection) -> dict[str, Any]:
         "provider": index.provider,
         "model": index.model,
         "dims": index.dims,
+        "first_choice": not index.passed_over,
+        "passed_over": index.passed_over,
+        "pending_chunks": index.pending,
         "searches": sides.mode if sides.vector or sides.text else None,
         "sqlite_vec": index.has_sqlite_vec,
         # Their shadow tables have a narrow row for each of their own.

@@ -15,13 +15,22 @@ import click
 from datasette.utils import add_cors_headers, tilde_decode, tilde_encode
 from datasette.utils.asgi import Forbidden, NotFound, Response
 
-from .config import PARAMETERS, PLUGIN_NAME, ParameterError, configured_options, resolve_options
+from .config import (
+    PARAMETERS,
+    PLUGIN_NAME,
+    ParameterError,
+    configured_options,
+    embedding_settings,
+    resolve_options,
+)
 from .connections import sqlite3
+from .embeddings.base import EmbeddingError, Provider
+from .embeddings.server import fetch_query_vector, load_secrets, providers_of
 from .errors import AgentMemoryError
 from .files import FileNotIndexed, IndexedFile, list_paths, read_file
 from .layouts import find_layout
 from .schema import MemoryIndex
-from .search import Answer, NotAMemoryDatabase, score_parts, search
+from .search import Answer, NotAMemoryDatabase, query_provider, score_parts, search
 from .status import read_status
 
 View = Callable[[Any, Any], Awaitable[Response]]
@@ -65,7 +74,16 @@ async def search_page(request: Any, datasette: Any) -> Response:
     given = {name: request.args.get(name) for name in PARAMETERS}
     configured = configured_options(datasette, database.name)
     time_limit_ms = datasette.setting("sql_time_limit_ms")
-    answer: Answer = await database.execute_fn(lambda conn: search(conn, q, given, configured, time_limit_ms))
+    await load_secrets(datasette)
+    providers = providers_of(datasette)
+    # The provider is asked before the SQL is run: meanwhile no connection is held.
+    provider = await database.execute_fn(lambda conn: query_provider(conn, q, given, configured, providers))
+    no_vector = None
+    if provider is not None:
+        no_vector = await fetch_query_vector(provider, q, embedding_settings(datasette), request.actor)
+    answer: Answer = await database.execute_fn(
+        lambda conn: search(conn, q, given, configured, time_limit_ms, providers, no_vector)
+    )
     if request.url_vars["format"]:
         shape = request.args.get("_shape") or "objects"
         if shape not in ("objects", "openclaw"):
@@ -147,7 +165,8 @@ async def file_page(request: Any, datasette: Any) -> Response:
 async def status_page(request: Any, datasette: Any) -> Response:
     """What the index of one database holds."""
     database = await _readable_database(request, datasette)
-    status = await database.execute_fn(read_status)
+    await load_secrets(datasette)
+    status = await database.execute_fn(lambda conn: read_status(conn, providers_of(datasette)))
     if request.url_vars["format"]:
         return Response.json(status)
     path = _memory_path(datasette, database)
@@ -193,23 +212,23 @@ async def home_page(request: Any, datasette: Any) -> Response:
 
 async def start(datasette: Any) -> None:
     """Refuse a bad configuration at once, and load the model that queries will need."""
-    for database in _attached(datasette):
-        try:
+    try:
+        embedding_settings(datasette)
+        for database in _attached(datasette):
             resolve_options({}, configured_options(datasette, database.name))
-        except ParameterError as error:
-            raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
-    from .embeddings import provider_of_index
-
+    except ParameterError as error:
+        raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
     for _, index in await _indexes(_attached(datasette)):
-        provider = provider_of_index(index.provider, index.model) if index.has_embeddings else None
+        try:
+            provider = providers_of(datasette).of_index(index.meta) if index.has_embeddings else None
+        except EmbeddingError:
+            continue
         if provider is not None and provider.in_process:
             # In the background: the server answers meanwhile, and a failure is told by the search.
             threading.Thread(target=_load_quietly, args=(provider,), daemon=True).start()
 
 
-def _load_quietly(provider: Any) -> None:
-    from .embeddings.base import EmbeddingError
-
+def _load_quietly(provider: Provider) -> None:
     with suppress(EmbeddingError):
         provider.load()
 

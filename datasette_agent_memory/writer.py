@@ -7,10 +7,11 @@ index before or after, and never between.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .chunking import Chunk
@@ -25,20 +26,25 @@ from .connections import (
     use_wal,
 )
 from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
+from .embeddings.base import usable_embedding
+from .embeddings.cache import Embedding, EmbeddingCache, prune
 from .keywords import cjk_terms
 from .layouts import SIX_TABLES, find_layout
 from .schema import (
     FTS_TOKENIZER,
+    PENDING_KEY,
     create_tables,
     create_vec_table,
     has_cjk_column,
     read_meta,
+    read_pending,
     write_meta,
 )
 from .sources import MEMORY, SourceFile, SourceText, sha256
 
 if TYPE_CHECKING:
     from .embeddings.base import Provider
+    from .embeddings.batches import Text
 
 _CJK_TERMS = "bigrams"
 
@@ -48,8 +54,8 @@ _INSERT_FTS = (
 )
 _INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
 
-#: An embedding as it is stored: JSON text.
-Embedding = str
+#: The embedding of a chunk that has none: for good without a provider, else until it is embedded.
+NO_EMBEDDING: Embedding = "[]"
 
 
 @dataclass(frozen=True)
@@ -90,16 +96,16 @@ class IndexWriter:
         """Raises DatabaseError where the database cannot be written or is another program's."""
         self._conn = conn
         self._root = str(root)
+        self._provider = provider
         self.provider = provider.name if provider else NO_PROVIDER
         self.model = provider.model if provider else KEYWORDS_ONLY_MODEL
-        self.dims = provider.dims if provider else None
-        self._has_vec = provider is not None and has_sqlite_vec(conn)
-        self._provider_key = provider.key if provider else ""
+        self._has_sqlite_vec = has_sqlite_vec(conn)
+        self._cache = EmbeddingCache(conn, provider) if provider else None
         #: What of `meta` says how chunks, terms and vectors were made: a change needs a rebuild.
         self._identity = {
             "model": self.model,
             "provider": self.provider,
-            "providerKey": self._provider_key,
+            "providerKey": provider.key if provider else "",
             "chunkTokens": chunk_tokens,
             "chunkOverlap": chunk_overlap,
             "ftsTokenizer": FTS_TOKENIZER,
@@ -108,9 +114,17 @@ class IndexWriter:
         self.has_index = _check_database(conn, database)
         self.meta = read_meta(conn) if self.has_index else {}
         tables = self._tables()
+        self._has_vec_table = self._has_sqlite_vec and SIX_TABLES.chunks_vec in tables
         # Where some of an index of ours is gone, what is left of it cannot be trusted.
         is_damaged = self.has_index and not tables >= {"meta", "files", "chunks", "embedding_cache"}
         self.needs_rebuild = self.has_index and (is_damaged or not self._is_alike(self.meta))
+        #: The width of the vectors, None where that is known only from the first one.
+        self.dims = provider.dims if provider else None
+        if provider is not None and self.has_index and not self.needs_rebuild:
+            dims = self.meta.get("vectorDims")
+            self.needs_rebuild = None not in (self.dims, dims) and self.dims != dims
+            self.dims = self.dims or dims
+        self._pending_rows: dict[str, list[tuple[int, str]]] = {}
         #: The number of chunks of each file that has any, by path.
         self.chunk_counts: dict[str, int] = {}
         if self.has_index and "chunks" in tables:
@@ -129,20 +143,31 @@ class IndexWriter:
     def count_chunks(self) -> int:
         return self._count("chunks") if "chunks" in self._tables() else 0
 
+    def count_pending(self) -> int:
+        """How many chunks wait for their vector."""
+        return read_pending(self._conn) if self._provider and self.has_index else 0
+
     def cached(self, hashes: Iterable[str]) -> dict[str, Embedding]:
-        """The embeddings that the cache has of these text hashes; a damaged one counts as none."""
-        found: dict[str, Embedding] = {}
-        if "embedding_cache" not in self._tables():
-            return found
-        for hash in hashes:
-            row = self._conn.execute(
-                "select embedding from embedding_cache"
-                " where provider = ? and model = ? and provider_key = ? and hash = ?",
-                (self.provider, self.model, self._provider_key, hash),
-            ).fetchone()
-            if row and self._vector(row[0]) is not None:
-                found[hash] = row[0]
-        return found
+        """The embeddings that the cache has of these text hashes."""
+        return self._cache.read(hashes, self.dims) if self._cache else {}
+
+    def pending_texts(self) -> list[Text]:
+        """The texts of the chunks that wait for their vector, each once."""
+        from .embeddings.batches import Text
+
+        self._pending_rows.clear()
+        texts: dict[str, Text] = {}
+        if not self.count_pending():
+            return []
+        rows = self._conn.execute(
+            "select rowid, id, hash, text, path, start_line, end_line from chunks where embedding = ?"
+            " order by rowid",
+            (NO_EMBEDDING,),
+        )
+        for rowid, identifier, hash, *text in rows:
+            self._pending_rows.setdefault(hash, []).append((rowid, identifier))
+            texts.setdefault(hash, Text(hash, *text))
+        return list(texts.values())
 
     # What is changed
 
@@ -153,10 +178,10 @@ class IndexWriter:
             return
         with self._writing():
             create_tables(self._conn)
+            self.has_index = True
             self._fill_fts()
-            if self._has_vec:
-                self._create_vec_table()
-                self._fill_vec()
+            self._fill_vec()
+            self._count_pending_again()
             self.write_meta(extra)
 
     def prepare_cache(self) -> None:
@@ -172,26 +197,51 @@ class IndexWriter:
         with self._writing():
             for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
                 self._conn.execute(f"drop table if exists {table}")
+            self._has_vec_table = False
             create_tables(self._conn)
-            if self._has_vec:
-                self._create_vec_table()
+            self._fill_vec()
+            self._count_pending_again()
             yield
 
     def cache(self, embeddings: dict[str, Embedding]) -> None:
         """Keep embeddings by the hashes of their texts."""
-        now = _now_ms()
+        assert self._cache is not None and self.dims is not None
         with self._writing():
-            self._conn.executemany(
-                "insert or replace into embedding_cache (provider, model, provider_key, hash, embedding,"
-                " dims, updated_at) values (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (self.provider, self.model, self._provider_key, hash, embedding, self.dims, now)
-                    for hash, embedding in embeddings.items()
-                ),
-            )
+            self._cache.write(embeddings, self.dims)
+
+    def write_vectors(self, embeddings: dict[str, Embedding]) -> None:
+        """Keep embeddings by the hashes of their texts, and give them to the chunks that wait for them."""
+        with self._writing():
+            self.cache(embeddings)
+            done = 0
+            for hash, embedding in embeddings.items():
+                for rowid, identifier in self._pending_rows.get(hash, ()):
+                    # Another run may have replaced the chunk, or embedded it, meanwhile.
+                    is_ours = self._conn.execute(
+                        "update chunks set embedding = ? where rowid = ? and id = ? and embedding = ?",
+                        (embedding, rowid, identifier, NO_EMBEDDING),
+                    ).rowcount
+                    if is_ours:
+                        self._insert_vec(identifier, embedding)
+                        done += 1
+            self._add_pending(-done)
+
+    def change_width(self, dims: int) -> None:
+        """Take the width of the first vector, and forget embeddings of any other."""
+        if self.dims is not None and self._cache is not None:
+            with self._writing():
+                self._cache.forget_other_widths(dims)
+        self.dims = dims
+
+    def prune_cache(self, most: int) -> None:
+        """Keep the newest rows of the cache, of all providers, up to this number."""
+        if self._count("embedding_cache") > most:
+            with self._writing():
+                prune(self._conn, most)
 
     def write_file(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> int:
-        """Put a file, with the embeddings of its text hashes, in its place; the number of chunks removed."""
+        """Put a file in its place, with those embeddings of its text hashes that are known; the number
+        of chunks removed."""
         with self._writing():
             removed = self._delete(file.file.path)
             self._insert(file, embeddings)
@@ -202,7 +252,9 @@ class IndexWriter:
         with self._writing():
             return self._delete(path)
 
-    def write_meta(self, extra: Sequence[Path], is_rebuilt: bool = False) -> None:
+    def write_meta(
+        self, extra: Sequence[Path], more: Mapping[str, Any] = MappingProxyType({}), is_rebuilt: bool = False
+    ) -> None:
         """Say how the index was made and what is in it, unless it says so."""
         paths = [str(path) for path in extra]
         now = read_meta(self._conn)
@@ -217,7 +269,15 @@ class IndexWriter:
             "root": self._root,
             "extraPaths": paths,
             "chunks": self._count("chunks"),
+            **more,
         }
+        if self._provider is not None:
+            meta |= {
+                "dimensions": self._provider.dimensions,
+                "prompts": self._provider.prompts.as_json(),
+                "normalised": True,
+                **self._provider.location,
+            }
         if meta != now:
             with self._writing():
                 write_meta(self._conn, meta)
@@ -247,7 +307,10 @@ class IndexWriter:
             self._conn.execute("select 1 from chunks_fts where chunks_fts match '\"x\"' limit 1").fetchone()
             if self._count("chunks_fts_docsize") != chunks:
                 return False
-            return not self._has_vec or self._count("chunks_vec_rowids") == chunks
+            if not self._has_sqlite_vec or self._provider is None:
+                return True
+            embedded = chunks - read_pending(self._conn)
+            return (self._count("chunks_vec_rowids") if self._has_vec_table else 0) == embedded
         except sqlite3.Error:
             return False
 
@@ -261,34 +324,57 @@ class IndexWriter:
         self._conn.executemany(_INSERT_FTS, ((*row, cjk_terms(row[1])) for row in rows))
 
     def _fill_vec(self) -> None:
-        """Fill an empty chunks_vec from chunks; a file with a damaged embedding is read again."""
-        rows = self._conn.execute("select id, path, embedding from chunks order by rowid")
+        """Make chunks_vec again from chunks; a file with a damaged embedding is read again."""
+        if not self._has_sqlite_vec or self.dims is None:
+            return
+        create_vec_table(self._conn, self.dims)
+        self._has_vec_table = True
+        rows = self._conn.execute(
+            "select id, path, embedding from chunks where embedding <> ? order by rowid", (NO_EMBEDDING,)
+        )
         for identifier, path, embedding in rows:
-            vector = self._vector(embedding)
-            if vector is None:
+            if usable_embedding(embedding, self.dims) is None:
                 self.known[path] = ""
             else:
-                self._conn.execute(_INSERT_VEC, (identifier, vector))
+                self._insert_vec(identifier, embedding)
 
-    def _vector(self, embedding: object) -> bytes | None:
-        """A stored embedding as chunks_vec holds it, None where it is damaged."""
-        from .embeddings.base import from_json
+    def _insert_vec(self, identifier: str, embedding: Embedding) -> None:
+        if not self._has_sqlite_vec:
+            return
+        if not self._has_vec_table:
+            # The width is known only now.
+            assert self.dims is not None
+            create_vec_table(self._conn, self.dims)
+            self._has_vec_table = True
+        vector = usable_embedding(embedding, self.dims)
+        assert vector is not None
+        self._conn.execute(_INSERT_VEC, (identifier, vector.astype("<f4").tobytes()))
 
-        try:
-            vector = from_json(embedding) if isinstance(embedding, str) else None
-        except (ValueError, TypeError, RecursionError):
-            return None
-        return vector.tobytes() if vector is not None and vector.shape == (self.dims,) else None
+    def _count_pending_again(self) -> None:
+        pending = self._conn.execute(
+            "select count(*) from chunks where embedding = ?", (NO_EMBEDDING,)
+        ).fetchone()[0]
+        self._add_pending(pending - read_pending(self._conn))
+
+    def _add_pending(self, chunks: int) -> None:
+        if chunks and self._provider is not None:
+            self._conn.execute(
+                "insert into meta (key, value) values (?, ?)"
+                " on conflict (key) do update set value = max(0, cast(value as integer) + ?)",
+                (PENDING_KEY, str(max(0, chunks)), chunks),
+            )
 
     def _insert(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> None:
         now = _now_ms()
         path, source, content = file.file.path, file.file.source, file.content
+        pending = 0
         for identifier, chunk, hash in zip(file.chunk_ids(self.model), file.chunks, file.hashes, strict=True):
             place = (path, source, chunk.start_line, chunk.end_line)
+            embedding = embeddings.get(hash, NO_EMBEDDING)
             cursor = self._conn.execute(
                 "insert or ignore into chunks (id, path, source, start_line, end_line, hash, model, text,"
                 " embedding, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (identifier, *place, hash, self.model, chunk.text, embeddings[hash], now),
+                (identifier, *place, hash, self.model, chunk.text, embedding, now),
             )
             if not cursor.rowcount:
                 # Equal segments of one long line are one chunk, here as in the peer.
@@ -297,8 +383,11 @@ class IndexWriter:
                 cursor.lastrowid,
                 (chunk.text, identifier, path, source, self.model, chunk.start_line, chunk.end_line),
             )
-            if self._has_vec:
-                self._conn.execute(_INSERT_VEC, (identifier, self._vector(embeddings[hash])))
+            if embedding == NO_EMBEDDING:
+                pending += 1
+            else:
+                self._insert_vec(identifier, embedding)
+        self._add_pending(pending)
         self._conn.execute(
             "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
             (path, source, content.hash, content.mtime_ms, content.size),
@@ -311,26 +400,25 @@ class IndexWriter:
             self._fill_fts()
 
     def _delete(self, path: str) -> int:
-        rows = self._conn.execute("select rowid, id from chunks where path = ?", (path,)).fetchall()
+        rows = self._conn.execute(
+            "select rowid, id, embedding = ? from chunks where path = ?", (NO_EMBEDDING, path)
+        ).fetchall()
         aligned = True
-        for rowid, identifier in rows:
+        for rowid, identifier, _ in rows:
             # A row of chunks and its row of chunks_fts share their rowid, so that no scan is
             # needed, until somebody's VACUUM gives the rows of chunks other ones.
             deleted = self._conn.execute(
                 "delete from chunks_fts where rowid = ? and id = ?", (rowid, identifier)
             ).rowcount
             aligned = aligned and deleted == 1
-            if self._has_vec:
+            if self._has_vec_table:
                 self._conn.execute("delete from chunks_vec where id = ?", (identifier,))
         removed: int = self._conn.execute("delete from chunks where path = ?", (path,)).rowcount
         self._conn.execute("delete from files where path = ?", (path,))
+        self._add_pending(-sum(is_pending for *_, is_pending in rows))
         if not aligned:
             self._fill_fts()
         return removed
-
-    def _create_vec_table(self) -> None:
-        assert self.dims is not None
-        create_vec_table(self._conn, self.dims)
 
     def _count(self, table: str) -> int:
         count: int = self._conn.execute(f"select count(*) from {table}").fetchone()[0]

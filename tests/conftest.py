@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 from datasette.app import Datasette
 from datasette.version import __version__ as datasette_version
+from embedding_server import EmbeddingServer
 
-from datasette_agent_memory import embeddings
+import datasette_agent_memory
 from datasette_agent_memory.connections import load_sqlite_vec, open_readonly, sqlite3
+from datasette_agent_memory.embeddings import batches, chain
 from datasette_agent_memory.embeddings.base import Provider
+from datasette_agent_memory.embeddings.queries import QUERY_VECTORS
 from datasette_agent_memory.ingest import IndexSettings, update_index
 
-SAMPLE = Path(embeddings.__file__).parent.parent / "sample"
+#: A key that is nowhere to be found again.
+KEY = "sk-test-0123456789abcdefSECRET"
+
+SAMPLE = Path(datasette_agent_memory.__file__).parent / "sample"
 
 
 def _can_load_sqlite_vec() -> bool:
@@ -68,20 +74,41 @@ class TinyProvider(Provider):
 def isolated(monkeypatch):
     """No key of the machine's reaches a test, and no provider is kept from one to the next."""
     for name in list(os.environ):
-        if name.endswith("_API_KEY"):
+        if name.endswith(("_API_KEY", "_BASE_URL")) or name.startswith("AGENT_MEMORY_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("AGENT_MEMORY_LOCAL_MODEL", "no-such-file.gguf")
     yield
-    embeddings.query_vector.cache_clear()
+    QUERY_VECTORS.clear()
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """The tiny provider, known to the package by its name."""
     provider = TinyProvider()
-    monkeypatch.setitem(embeddings.PROVIDERS, "tiny", lambda: provider)
-    embeddings.get_provider.cache_clear()
+    monkeypatch.setitem(chain.PROVIDERS, "tiny", lambda settings: provider)
+    chain.forget_providers()
     yield provider
-    embeddings.get_provider.cache_clear()
+    chain.forget_providers()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that speaks OpenAI's and Gemini's protocols; openai and gemini are set to it."""
+    server = EmbeddingServer()
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    # Waits that nobody asked for are short.
+    monkeypatch.setattr(batches, "_FIRST_WAIT_S", 0.01)
+    chain.forget_providers()
+    yield server
+    chain.forget_providers()
+    server.close()
+
+
+@pytest.fixture
+def openai(server):
+    """The provider openai, at the local server."""
+    return chain.Providers().get("openai", "test-16")
 
 
 @pytest.fixture
@@ -115,7 +142,7 @@ def index(tmp_path, database):
     """Index a folder into the database and return the report."""
 
     def run(root, provider=None, **settings):
-        return update_index(database, IndexSettings(root, provider=provider, **settings))
+        return update_index(database, IndexSettings(root, providers=[provider], **settings))
 
     return run
 
@@ -151,5 +178,5 @@ def make_datasette():
 def sample_database(tmp_path_factory):
     """The sample memory, indexed with the embedded model."""
     file = tmp_path_factory.mktemp("sample") / "memory.db"
-    update_index(file, IndexSettings(SAMPLE, provider=embeddings.choose_provider("embedded")))
+    update_index(file, IndexSettings(SAMPLE, providers=chain.Providers().choose("embedded").providers))
     return file

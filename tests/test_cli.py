@@ -45,6 +45,10 @@ def test_index_reports_as_json(run, root):
         "provider": "tiny",
         "model": "tiny-bag",
         "dims": 32,
+        "tokens": 24,
+        "refused": [],
+        "first_choice": True,
+        "passed_over": [],
     }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from datasette_agent_memory import embeddings
 from datasette_agent_memory.connections import open_readonly, open_writable
+from datasette_agent_memory.embeddings import chain
 from datasette_agent_memory.embeddings.base import EmbeddingError
 from datasette_agent_memory.search import search
 from datasette_agent_memory.status import read_status
@@ -121,7 +121,7 @@ def test_another_width(workspace, index, tiny, ask, monkeypatch):
 
 def test_a_model_that_is_not_here(workspace, index, tiny, ask, monkeypatch):
     index(workspace(NOTES), tiny)
-    monkeypatch.delitem(embeddings.PROVIDERS, "tiny")
+    monkeypatch.delitem(chain.PROVIDERS, "tiny")
     answer = ask()
     assert codes(answer) == ["model_unavailable"] and "tiny tiny-bag" in answer.notices[0].message
     assert answer.hits[0].path == "memory/2026-01-05.md"

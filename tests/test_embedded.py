@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from datasette_agent_memory.connections import open_readonly
-from datasette_agent_memory.embeddings import choose_provider, embedded
-from datasette_agent_memory.embeddings.base import EmbeddingError
+from datasette_agent_memory.embeddings import embedded
+from datasette_agent_memory.embeddings.base import EmbeddingError, ProviderSettings
+from datasette_agent_memory.embeddings.chain import Providers
 from datasette_agent_memory.search import search
 
 
 @pytest.fixture(scope="module")
 def provider():
-    return choose_provider("auto")
+    return Providers().choose("auto").providers[0]
 
 
 def test_meaning_is_near_across_words_and_languages(provider):
@@ -41,8 +42,8 @@ import socket
 def refuse(*arguments, **kwargs):
     raise AssertionError("the network was touched")
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = socket.create_connection = refuse
-from datasette_agent_memory.embeddings import choose_provider
-provider = choose_provider("auto")
+from datasette_agent_memory.embeddings.chain import Providers
+provider = Providers().choose("auto").providers[0]
 print(provider.embed_documents(["a note"]).shape, provider.embed_query("a question").shape)
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -53,7 +54,7 @@ print(provider.embed_documents(["a note"]).shape, provider.embed_query("a questi
 def test_other_weights_are_refused(monkeypatch):
     monkeypatch.setitem(embedded._SHA256, "weights.npz", "0" * 64)
     with pytest.raises(EmbeddingError, match=r"weights\.npz is not the one"):
-        embedded.EmbeddedProvider().load()
+        embedded.EmbeddedProvider(ProviderSettings()).load()
 
 
 @pytest.mark.parametrize(

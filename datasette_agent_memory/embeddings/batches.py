@@ -1,0 +1,269 @@
+"""Embedding many texts: batches, several calls at once, retries, and what is refused."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from ..keywords import CJK_RUN
+from .base import EmbeddingError, InputRefused, Provider, TemporaryError, Vectors
+
+#: Of one call: with waits that double from a second, half a minute, unless the provider asks for
+#: more; what asks for more than the second figure is given up.
+INDEX_ATTEMPTS = 6
+INDEX_PATIENCE_S = 150.0
+
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 30.0
+#: How long calls that are under way may still take when a run is interrupted.
+_LAST_CALLS_S = 3.0
+#: A text that every model can embed.
+_HARMLESS_TEXT = "memory"
+
+Result = TypeVar("Result")
+
+
+class Interrupted(EmbeddingError):
+    """Embedding was stopped from outside."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text to embed, and where it stands."""
+
+    hash: str
+    text: str
+    path: str
+    start_line: int
+    end_line: int
+
+    @property
+    def tokens(self) -> int:
+        return estimate_tokens(self.text)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A text that has got no vector."""
+
+    text: Text
+    reason: str
+
+
+@dataclass
+class Embedded:
+    """What has come of a batch."""
+
+    vectors: dict[str, Vectors] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    tokens: int = 0
+
+
+def estimate_tokens(text: str) -> int:
+    """About what a model counts: 1.05 for a CJK character, and one for 3.6 others."""
+    cjk = sum(len(run) for run in CJK_RUN.findall(text))
+    return round(1.05 * cjk + (len(text) - cjk) / 3.6)
+
+
+def embed_in_batches(provider: Provider, texts: Iterable[Text], stop: threading.Event) -> Iterator[Embedded]:
+    """Embed the texts, and give what is done as soon as it is.
+
+    When `stop` is set, and when the provider fails, what is under way is still given; then
+    Interrupted or the failure is raised.
+    """
+    run = _Run(provider, texts, stop)
+    if provider.max_concurrency == 1:
+        yield from run.one_after_another()
+    else:
+        yield from run.at_once(provider.max_concurrency)
+
+
+class _Run:
+    def __init__(self, provider: Provider, texts: Iterable[Text], stop: threading.Event) -> None:
+        self._provider = provider
+        self._waiting = deque(texts)
+        self._stop = stop
+        #: Ends waits as `stop` does, when one of several calls has failed for good.
+        self._failed = threading.Event()
+        self._lock = threading.Lock()
+        #: The most texts that a call may have, which a provider may turn out to want lower.
+        self._most = provider.max_batch_texts
+        self._not_before = 0.0
+        self._has_succeeded = False
+
+    def one_after_another(self) -> Iterator[Embedded]:
+        while batch := self._next_batch():
+            yield self._embed(batch)
+        self._raise_if_stopped()
+
+    def at_once(self, workers: int) -> Iterator[Embedded]:
+        done: queue.Queue[Embedded | BaseException | None] = queue.Queue()
+
+        def work() -> None:
+            try:
+                while not self._failed.is_set() and (batch := self._next_batch()):
+                    done.put(self._embed(batch))
+            except BaseException as error:
+                self._failed.set()
+                done.put(error)
+            done.put(None)
+
+        # Daemons: a call that hangs must not keep an interrupted program alive.
+        for _ in range(workers):
+            threading.Thread(target=work, daemon=True).start()
+        failure: BaseException | None = None
+        deadline = None
+        try:
+            while workers:
+                if self._stop.is_set() and deadline is None:
+                    deadline = time.monotonic() + _LAST_CALLS_S
+                try:
+                    item = done.get(timeout=0.2)
+                except queue.Empty:
+                    if deadline is not None and time.monotonic() > deadline:
+                        break
+                    continue
+                if item is None:
+                    workers -= 1
+                elif isinstance(item, Embedded):
+                    yield item
+                elif failure is None or isinstance(failure, Interrupted):
+                    failure = item
+        finally:
+            self._failed.set()
+        self._raise_if_stopped()
+        if failure is not None:
+            raise failure
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise Interrupted("interrupted")
+
+    def _next_batch(self) -> list[Text]:
+        with self._lock:
+            batch: list[Text] = []
+            tokens = 0
+            while self._waiting and not self._stop.is_set() and len(batch) < self._most:
+                tokens += self._waiting[0].tokens
+                if batch and tokens > self._provider.max_batch_tokens:
+                    break
+                batch.append(self._waiting.popleft())
+            return batch
+
+    def _embed(self, batch: list[Text]) -> Embedded:
+        """The vectors of a batch, halved where the provider refuses it, down to a single text."""
+        if len(batch) > self._most:
+            return self._embed_parts(batch, self._most)
+        done = Embedded(tokens=sum(text.tokens for text in batch))
+        try:
+            vectors = self._call(lambda: self._provider.embed_documents([text.text for text in batch]))
+        except InputRefused as error:
+            if len(batch) == 1:
+                self._blame_text_or_provider(error)
+                done.refused.append(Refused(batch[0], str(error)))
+                return done
+            half = (len(batch) + 1) // 2
+            done = self._embed_parts(batch, half)
+            if not done.refused:
+                # It was their number, which is not to be tried again.
+                self._most = min(self._most, half)
+            return done
+        if vectors.shape != (len(batch), self._provider.dims):
+            raise EmbeddingError(
+                f"{self._provider} gave an array of shape {vectors.shape} for {len(batch)} texts"
+            )
+        usable = [bool(np.isfinite(vector).all()) for vector in vectors]
+        reason = f"{self._provider} gave a vector that is zero or not finite"
+        if not any(usable):
+            self._blame_text_or_provider(EmbeddingError(reason))
+        else:
+            self._has_succeeded = True
+        for text, vector, is_usable in zip(batch, vectors, usable, strict=True):
+            if is_usable:
+                done.vectors[text.hash] = vector
+            else:
+                done.refused.append(Refused(text, reason))
+        return done
+
+    def _embed_parts(self, batch: list[Text], size: int) -> Embedded:
+        done = Embedded()
+        for start in range(0, len(batch), size):
+            part = self._embed(batch[start : start + size])
+            done.vectors |= part.vectors
+            done.refused += part.refused
+            done.tokens += part.tokens
+        return done
+
+    def _blame_text_or_provider(self, error: EmbeddingError) -> None:
+        """Raise the error unless the provider can embed something: then it is the text's fault."""
+        if self._has_succeeded:
+            return
+        try:
+            vectors = self._call(lambda: self._provider.embed_documents([_HARMLESS_TEXT]))
+        except InputRefused:
+            raise EmbeddingError(str(error)) from None
+        if not np.isfinite(vectors).all():
+            raise EmbeddingError(str(error))
+        self._has_succeeded = True
+
+    def _call(self, call: Callable[[], Vectors]) -> Vectors:
+        return with_retries(call, INDEX_ATTEMPTS, INDEX_PATIENCE_S, self._wait_turn, self._pause)
+
+    def _wait_turn(self, seconds: float = 0.0) -> None:
+        """Sleep, and until the provider may be asked again; raises Interrupted."""
+        until = time.monotonic() + seconds
+        while True:
+            if self._stop.is_set() or self._failed.is_set():
+                raise Interrupted("interrupted")
+            left = max(until, self._not_before) - time.monotonic()
+            if left <= 0:
+                return
+            self._stop.wait(min(left, 0.2))
+
+    def _pause(self, seconds: float) -> None:
+        """Keep every call away from the provider for as long as it asks for."""
+        self._not_before = max(self._not_before, time.monotonic() + seconds)
+
+
+def with_retries(
+    call: Callable[[], Result],
+    attempts: int,
+    patience_s: float,
+    sleep: Callable[[float], None],
+    pause: Callable[[float], None] = lambda seconds: None,
+) -> Result:
+    """The call's result, tried again after a TemporaryError: after the time that the provider asks
+    for, else after waits that double, with jitter (exponential backoff).
+
+    Raises the last error, and at once one that asks for more than is left of `patience_s`
+    seconds. `pause` is told of each time that a provider asks for.
+    """
+    import tenacity
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after_s if isinstance(error, TemporaryError) else None
+        if asked is not None:
+            pause(asked)
+            # All calls wait for the same moment, and should not come back in the same one.
+            return asked + jitter(state) / 4
+        return backoff(state)
+
+    jitter = tenacity.wait_random(0, _FIRST_WAIT_S)
+    backoff = tenacity.wait_exponential(multiplier=_FIRST_WAIT_S, max=_LONGEST_WAIT_S) + jitter
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(TemporaryError),
+        wait=wait,
+        stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(patience_s),
+        sleep=sleep,
+        reraise=True,
+    )
+    sleep(0)
+    return retrying(call)

@@ -1,0 +1,72 @@
+"""The table `embedding_cache`: what has been embedded once is not paid for again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from ..connections import Connection, sqlite3
+from .base import Provider, to_json, unit_length, usable_embedding
+
+#: An embedding as it is stored: JSON text.
+Embedding = str
+
+
+class EmbeddingCache:
+    """The embeddings of one provider in a database's `embedding_cache`, by the hashes of texts."""
+
+    def __init__(self, conn: Connection, provider: Provider) -> None:
+        self._conn = conn
+        self._provider = provider
+
+    def read(self, hashes: Iterable[str], dims: int | None) -> dict[str, Embedding]:
+        """The embeddings of this width, or of any, that are there; a damaged one counts as none."""
+        found: dict[str, Embedding] = {}
+        keys = self._provider.keys
+        query = (
+            "select embedding from embedding_cache where provider = ? and model = ?"
+            f" and provider_key in ({', '.join('?' * len(keys))}) and hash = ?"
+        )
+        for hash in hashes:
+            try:
+                rows = self._conn.execute(
+                    query, (self._provider.name, self._provider.model, *keys, hash)
+                ).fetchall()
+            except sqlite3.Error:  # no such table
+                return {}
+            for (embedding,) in rows:
+                vector = usable_embedding(embedding, dims)
+                if vector is not None:
+                    # OpenClaw keeps a server's vectors at the length that they came in.
+                    unit = unit_length(vector[None])[0]
+                    found[hash] = embedding if abs(unit - vector).max() < 1e-6 else to_json(unit)
+        return found
+
+    def write(self, embeddings: Mapping[str, Embedding], dims: int) -> None:
+        """Keep embeddings, in a transaction of the caller's."""
+        now = time.time_ns() // 1_000_000
+        self._conn.executemany(
+            "insert or replace into embedding_cache (provider, model, provider_key, hash, embedding, dims,"
+            " updated_at) values (?, ?, ?, ?, ?, ?, ?)",
+            (
+                (self._provider.name, self._provider.model, self._provider.key, hash, embedding, dims, now)
+                for hash, embedding in embeddings.items()
+            ),
+        )
+
+    def forget_other_widths(self, dims: int) -> None:
+        """Drop embeddings of other widths, in a transaction of the caller's."""
+        self._conn.execute(
+            "delete from embedding_cache where provider = ? and model = ? and provider_key = ? and dims <> ?",
+            (self._provider.name, self._provider.model, self._provider.key, dims),
+        )
+
+
+def prune(conn: Connection, most: int) -> int:
+    """Drop the oldest rows of the cache above a number, of all providers; how many were dropped."""
+    dropped: int = conn.execute(
+        "delete from embedding_cache where rowid in (select rowid from embedding_cache"
+        " order by updated_at desc, rowid desc limit -1 offset ?)",
+        (most,),
+    ).rowcount
+    return dropped

@@ -1,0 +1,160 @@
+"""The vectors of queries: the process's cache of them, and asking a provider for one.
+
+SQL has no time limit inside a Python function, so `embed()` asks no network: the page, the
+JSON and the command line put a query's vector into the cache before they run the SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from .base import InputRefused, Provider, TemporaryError
+from .batches import with_retries
+
+_CACHE_SIZE = 512
+_WORKERS = 4
+_ATTEMPTS = 3
+#: A provider that has failed is left alone this long, or as long as it asks for.
+_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 600.0
+#: A longer query says no more, and costs more.
+_MAX_QUERY_CHARS = 4000
+
+_Key = tuple[str, str]
+
+
+class QueryVectors:
+    """A bounded cache of query vectors, filled by the providers with one call for equal queries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._vectors: OrderedDict[_Key, bytes] = OrderedDict()
+        self._under_way: dict[_Key, Future[bytes]] = {}
+        self._jobs: queue.SimpleQueue[tuple[float, Provider, str, _Key, Future[bytes]]] = queue.SimpleQueue()
+        self._workers = 0
+        #: By a provider's key: until when it is left alone, and why.
+        self._failures: dict[str, tuple[float, str]] = {}
+        self._paid_for: deque[float] = deque()
+
+    def cached(self, provider_key: str, text: str) -> bytes | None:
+        """The vector as little-endian float32, None where it is not known."""
+        key = (provider_key, _shortened(text))
+        with self._lock:
+            vector = self._vectors.get(key)
+            if vector is not None:
+                self._vectors.move_to_end(key)
+            return vector
+
+    def computed(self, provider: Provider, text: str) -> bytes:
+        """The vector by a provider in this process; raises EmbeddingError."""
+        vector = self.cached(provider.key, text)
+        return vector if vector is not None else self._ask(provider, text, (provider.key, _shortened(text)))
+
+    def fetch(self, provider: Provider, text: str, timeout_s: float) -> None:
+        """Have the vector in the cache; raises EmbeddingError, at the latest after the timeout."""
+        try:
+            self._asked(provider, text, timeout_s).result(timeout_s)
+        except FutureTimeoutError:
+            raise _too_slow(provider, timeout_s) from None
+
+    async def fetch_async(self, provider: Provider, text: str, timeout_s: float) -> None:
+        """As fetch, without blocking the event loop."""
+        asked = asyncio.wrap_future(self._asked(provider, text, timeout_s))
+        try:
+            # Shielded: others may wait for the same vector, and the next query may want it.
+            await asyncio.wait_for(asyncio.shield(asked), timeout_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            asked.add_done_callback(lambda future: future.cancelled() or future.exception())
+            raise _too_slow(provider, timeout_s) from None
+
+    def may_pay(self, most_a_minute: int) -> bool:
+        """Whether one more of the queries that are limited may cost something now; counts it if so."""
+        now = time.monotonic()
+        with self._lock:
+            while self._paid_for and self._paid_for[0] < now - 60:
+                self._paid_for.popleft()
+            if len(self._paid_for) >= most_a_minute:
+                return False
+            self._paid_for.append(now)
+            return True
+
+    def clear(self) -> None:
+        """Forget vectors and failures."""
+        with self._lock:
+            self._vectors.clear()
+            self._failures.clear()
+            self._paid_for.clear()
+
+    def _asked(self, provider: Provider, text: str, timeout_s: float) -> Future[bytes]:
+        key = (provider.key, _shortened(text))
+        future: Future[bytes]
+        with self._lock:
+            if key in self._under_way:
+                return self._under_way[key]
+            future = Future()
+            if key in self._vectors:
+                future.set_result(self._vectors[key])
+                return future
+            until, why = self._failures.get(provider.key, (0.0, ""))
+            if time.monotonic() < until:
+                future.set_exception(TemporaryError(why))
+                return future
+            self._under_way[key] = future
+            self._jobs.put((time.monotonic() + timeout_s, provider, text, key, future))
+            if self._workers < _WORKERS:
+                self._workers += 1
+                # Daemons: a call that hangs must not keep the program alive.
+                threading.Thread(target=self._work, daemon=True).start()
+            return future
+
+    def _work(self) -> None:
+        while True:
+            deadline, provider, text, key, future = self._jobs.get()
+            try:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TemporaryError(f"{provider} has too many queries to answer")
+                vector = with_retries(lambda: self._ask(provider, text, key), _ATTEMPTS, left, time.sleep)  # noqa: B023
+            except BaseException as error:
+                self._end(provider, key, error)
+                future.set_exception(error)
+            else:
+                self._end(provider, key, None)
+                future.set_result(vector)
+
+    def _ask(self, provider: Provider, text: str, key: _Key) -> bytes:
+        vector = provider.embed_query(key[1]).astype("<f4").tobytes()
+        with self._lock:
+            self._vectors[key] = vector
+            while len(self._vectors) > _CACHE_SIZE:
+                self._vectors.popitem(last=False)
+        return vector
+
+    def _end(self, provider: Provider, key: _Key, error: BaseException | None) -> None:
+        with self._lock:
+            del self._under_way[key]
+            if error is None:
+                self._failures.pop(provider.key, None)
+                return
+            if isinstance(error, InputRefused):
+                return
+            pause = getattr(error, "retry_after_s", None) or _PAUSE_S
+            self._failures[provider.key] = (time.monotonic() + min(pause, _LONGEST_PAUSE_S), str(error))
+
+
+def _shortened(text: str) -> str:
+    return text[:_MAX_QUERY_CHARS]
+
+
+def _too_slow(provider: Provider, timeout_s: float) -> TemporaryError:
+    return TemporaryError(f"{provider} did not answer within {timeout_s:g} s")
+
+
+#: The process's.
+QUERY_VECTORS = QueryVectors()
