@@ -18,7 +18,7 @@ from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
 from .embeddings import NO_PROVIDER
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
-from .embeddings.queries import QUERY_VECTORS
+from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
 from .errors import AgentMemoryError
 from .fused_sql import Sides, build_sql
 from .keywords import CJK_RUN, has_word
@@ -208,13 +208,15 @@ def ask(
 ) -> Answer:
     """As search, but asks a provider outside this process for the query's vector first."""
     provider = query_provider(conn, q, given)
-    no_vector = None
-    if provider is not None:
-        try:
-            QUERY_VECTORS.fetch(provider, _without_surrogates(q), timeout_s)
-        except EmbeddingError as error:
-            no_vector = str(error)
-    return search(conn, q, given, no_vector=no_vector)
+    if provider is None:
+        return search(conn, q, given)
+    started = time.perf_counter()
+    failure = None
+    try:
+        QUERY_VECTORS.fetch(provider, _without_surrogates(q), timeout_s)
+    except EmbeddingError as error:
+        failure = str(error)
+    return search(conn, q, given, asked=Asked(failure, _milliseconds_since(started)))
 
 
 def search(
@@ -224,13 +226,13 @@ def search(
     configured: Mapping[str, object] | None = None,
     time_limit_ms: int | None = None,
     providers: Providers = PROVIDERS_OF_ENVIRONMENT,
-    no_vector: str | None = None,
+    asked: Asked = NOT_ASKED,
 ) -> Answer:
     """Search the memory index of a prepared connection.
 
     `given` and `configured` are search parameters by name. A provider outside this process
-    is not asked: the vector of the query is to be in QUERY_VECTORS, and `no_vector` says why
-    it is not. Raises ParameterError for a bad value and NotAMemoryDatabase; whatever else is
+    is not asked: the vector of the query is to be in QUERY_VECTORS, and `asked` says how that
+    went. Raises ParameterError for a bad value and NotAMemoryDatabase; whatever else is
     missing narrows the search and is said in the answer's notices.
     """
     started = time.perf_counter()
@@ -247,11 +249,11 @@ def search(
 
     embedding_started = time.perf_counter()
     if provider is not None and sides.vector and has_word(q):
-        failure = _embed_query(provider, q, index, no_vector)
+        failure = _embed_query(provider, q, index, asked)
         if failure:
             notices.append(failure)
             sides = Sides(vector=False, text=index.has_fts)
-    embed_ms = _milliseconds_since(embedding_started)
+    embed_ms = asked.took_ms + _milliseconds_since(embedding_started)
     if q.strip() and not has_word(q):
         notices.append(Notice("no_words", "The query has no word in it, so nothing matches."))
 
@@ -291,7 +293,7 @@ def search(
         hits=_hits(rows, q),
         sql=sql,
         params=params,
-        took_ms={"embed": embed_ms, "sql": sql_ms, "total": _milliseconds_since(started)},
+        took_ms={"embed": embed_ms, "sql": sql_ms, "total": asked.took_ms + _milliseconds_since(started)},
     )
 
 
@@ -401,20 +403,20 @@ def _provider_of(index: MemoryIndex, providers: Providers) -> Provider | None:
         return None
 
 
-def _embed_query(provider: Provider, q: str, index: MemoryIndex, no_vector: str | None) -> Notice | None:
+def _embed_query(provider: Provider, q: str, index: MemoryIndex, asked: Asked) -> Notice | None:
     """Fill the cache that embed(:q) reads, so that its time is known; a notice if it fails."""
-    vector = None
+    vector, failure = None, asked.failure
     try:
         if provider.in_process:
             vector = QUERY_VECTORS.computed(provider, q)
         else:
             vector = QUERY_VECTORS.cached(provider.key, q)
     except EmbeddingError as error:
-        no_vector = str(error)
+        failure = str(error)
     if vector is None:
         return Notice(
             "embedding_failed",
-            f"The query could not be embedded, so only keywords were searched: {no_vector or 'no answer'}.",
+            f"The query could not be embedded, so only keywords were searched: {failure or 'no answer'}.",
         )
     dims = len(vector) // 4
     return _other_width(index, dims) if dims != index.dims else None

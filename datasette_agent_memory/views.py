@@ -25,6 +25,7 @@ from .config import (
 )
 from .connections import sqlite3
 from .embeddings.base import EmbeddingError, Provider
+from .embeddings.queries import NOT_ASKED
 from .embeddings.server import fetch_query_vector, load_secrets, providers_of
 from .errors import AgentMemoryError
 from .files import FileNotIndexed, IndexedFile, list_paths, read_file
@@ -78,11 +79,11 @@ async def search_page(request: Any, datasette: Any) -> Response:
     providers = providers_of(datasette)
     # The provider is asked before the SQL is run: meanwhile no connection is held.
     provider = await database.execute_fn(lambda conn: query_provider(conn, q, given, configured, providers))
-    no_vector = None
+    asked = NOT_ASKED
     if provider is not None:
-        no_vector = await fetch_query_vector(provider, q, embedding_settings(datasette), request.actor)
+        asked = await fetch_query_vector(provider, q, embedding_settings(datasette), request.actor)
     answer: Answer = await database.execute_fn(
-        lambda conn: search(conn, q, given, configured, time_limit_ms, providers, no_vector)
+        lambda conn: search(conn, q, given, configured, time_limit_ms, providers, asked)
     )
     if request.url_vars["format"]:
         shape = request.args.get("_shape") or "objects"

@@ -96,7 +96,8 @@ def test_an_option_is_kept_in_the_address(page, demo):
     page.goto(f"{demo}?q=backup&mode=keyword")
     page.get_by_label("k", exact=True).fill("2")
     page.get_by_role("button", name="Search").last.click()
-    assert "k=2" in page.url and "mode=keyword" in page.url
+    page.wait_for_url("**k=2**")
+    assert "mode=keyword" in page.url
     assert page.locator(".am-hit").count() == 2
 
 

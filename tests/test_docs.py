@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from datasette.cli import cli
 
-from datasette_agent_memory.config import PARAMETERS
+from datasette_agent_memory.config import PARAMETERS, PROVIDER_SETTINGS
 from datasette_agent_memory.connections import open_readonly, prepare, sqlite3
+from datasette_agent_memory.embeddings.chain import AUTO_CHAIN, PROVIDERS
 from datasette_agent_memory.embeddings.embedded import EmbeddedProvider
 from datasette_agent_memory.search import search
 
@@ -111,3 +112,20 @@ def test_starting_datasette_loads_nothing_heavy():
     )
     # Datasette's own dependencies import numpy where it is there.
     assert with_plugin == without
+
+
+def test_every_notice_is_in_the_json_api():
+    source = "".join(
+        file.read_text(encoding="utf-8") for file in (ROOT / "datasette_agent_memory").glob("*.py")
+    )
+    codes = set(re.findall(r'Notice\(\s*"(\w+)"', source))
+    text = (ROOT / "docs/json-api.md").read_text(encoding="utf-8")
+    assert len(codes) > 10 and [code for code in codes if f"`{code}`" not in text] == []
+
+
+def test_every_provider_and_setting_is_documented():
+    text = (ROOT / "docs/embeddings.md").read_text(encoding="utf-8")
+    assert [name for name in [*PROVIDERS, "none"] if f"| `{name}` |" not in text] == []
+    assert [name for name in AUTO_CHAIN if f"{name}" not in text] == []
+    for name in (*PROVIDER_SETTINGS, "embedding_timeout", "anonymous_embeddings_per_minute"):
+        assert f"`{name}`" in text

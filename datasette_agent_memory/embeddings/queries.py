@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict, deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 
 from .base import InputRefused, Provider, TemporaryError
 from .batches import with_retries
@@ -27,6 +28,18 @@ _LONGEST_PAUSE_S = 600.0
 _MAX_QUERY_CHARS = 4000
 
 _Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How asking a provider for a query's vector went."""
+
+    #: Why there is no vector, None if there is.
+    failure: str | None = None
+    took_ms: float = 0.0
+
+
+NOT_ASKED = Asked()
 
 
 class QueryVectors:

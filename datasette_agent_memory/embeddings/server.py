@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from ..config import PLUGIN_NAME, EmbeddingSettings, ParameterError, embedding_settings
 from .base import EmbeddingError, Provider
 from .chain import PROVIDERS, Providers
-from .queries import QUERY_VECTORS
+from .queries import QUERY_VECTORS, Asked
 
 #: How long a secret is used before datasette-secrets is asked again, and how long one that is
 #: missing is not looked for.
@@ -62,20 +62,18 @@ def secrets() -> list[Any]:
     ]
 
 
-async def fetch_query_vector(
-    provider: Provider, q: str, settings: EmbeddingSettings, actor: Any
-) -> str | None:
-    """Have a query's vector in the process's cache, in time; else why it is not there."""
+async def fetch_query_vector(provider: Provider, q: str, settings: EmbeddingSettings, actor: Any) -> Asked:
+    """Have a query's vector in the process's cache, if that can be and may be."""
     if actor is None and settings.anonymous_per_minute is not None:
         most = settings.anonymous_per_minute
+        if not most:
+            return Asked("that is only for those who are logged in")
         if not QUERY_VECTORS.may_pay(most):
-            return (
-                f"of those who are not logged in, {most} queries a minute may be"
-                if most
-                else ("that is only for those who are logged in")
-            )
+            return Asked(f"of those who are not logged in, {most} queries a minute may be")
+    started = time.perf_counter()
+    failure = None
     try:
         await QUERY_VECTORS.fetch_async(provider, q, settings.timeout_s)
     except EmbeddingError as error:
-        return str(error)
-    return None
+        failure = str(error)
+    return Asked(failure, round((time.perf_counter() - started) * 1000, 3))

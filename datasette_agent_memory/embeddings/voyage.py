@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from .openai import OpenAICompatibleProvider
 
@@ -13,6 +13,9 @@ class VoyageProvider(OpenAICompatibleProvider):
     default_base_url = "https://api.voyageai.com/v1"
     key_variables = ("VOYAGE_API_KEY",)
     base_url_variable = "VOYAGE_BASE_URL"
+    known_dims: ClassVar[dict[str, int]] = dict.fromkeys(
+        ("voyage-4-large", "voyage-4", "voyage-4-lite"), 1024
+    )
     max_batch_texts = 128
 
     def _more(self, is_query: bool) -> dict[str, Any]:
