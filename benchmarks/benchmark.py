@@ -36,8 +36,9 @@ from datasette_agent_memory.embeddings.base import Provider, ProviderSettings, V
 from datasette_agent_memory.embeddings.chain import PROVIDERS_OF_ENVIRONMENT
 from datasette_agent_memory.embeddings.embedded import EmbeddedProvider
 from datasette_agent_memory.embeddings.queries import QUERY_VECTORS
-from datasette_agent_memory.ingest import IndexReport, IndexSettings, update_index
+from datasette_agent_memory.ingest import IndexSettings, update_index
 from datasette_agent_memory.keywords import fts_query
+from datasette_agent_memory.report import IndexReport
 from datasette_agent_memory.schema import FTS_TOKENIZER
 from datasette_agent_memory.search import Answer, search
 

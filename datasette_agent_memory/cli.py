@@ -10,123 +10,29 @@ import sys
 import tempfile
 import threading
 import time
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS
-from .config import PARAMETERS, ParameterError, resolve_options
-from .errors import AgentMemoryError
+from .config import resolve_options
+from .options import (
+    DEFAULT_DATABASE,
+    asked_providers,
+    choose_chain,
+    database_option,
+    given_parameters,
+    index_meta,
+    one_line_errors,
+    provider_options,
+    search_options,
+)
+from .terminal import echo, echo_json, print_answer, print_notices, printable
 
-if TYPE_CHECKING:
-    from .embeddings.chain import Chain
-    from .search import Answer, Hit
-
-DEFAULT_DATABASE = "memory.db"
 DEMO_PORT = 8001
-
-_BIDI_CONTROLS = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Interruption(click.ClickException):
-    """Ctrl-C, with the exit status that a shell has for it."""
-
-    exit_code = 130
-
-
-def one_line_errors(command: Command) -> Command:
-    """Exit with 2 and the reason on a bad value, with 1 and the reason on any other mishap."""
-
-    @wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except ParameterError as error:
-            raise click.UsageError(printable(str(error))) from error
-        except AgentMemoryError as error:
-            failure = Interruption if error.is_interruption else click.ClickException
-            raise failure(printable(str(error)).replace("\n", " ")) from error
-
-    return wrapped  # type: ignore[return-value]
-
-
-def database_option(command: Command) -> Command:
-    return click.option(
-        "-d",
-        "--db",
-        "database",
-        type=click.Path(path_type=Path),
-        default=DEFAULT_DATABASE,
-        show_default=True,
-        help="The database file.",
-    )(command)
-
-
-def provider_options(command: Command) -> Command:
-    for option in (
-        click.option(
-            "--dimensions",
-            type=click.IntRange(1, 10_000),
-            help="Width of the vectors, for models that have several.",
-        ),
-        click.option(
-            "--model",
-            help="The provider's model, for local the path of a GGUF file.  [default: the provider's]",
-        ),
-        click.option(
-            "--provider",
-            envvar="AGENT_MEMORY_PROVIDER",
-            show_envvar=True,
-            metavar="NAME[,NAME...]",
-            help="What makes the vectors: local, openai, gemini, voyage, mistral, llm, embedded, or none, "
-            "for keywords alone. Of several, the first that works; auto is local,openai,gemini,voyage,"
-            "mistral,embedded,none, without those whose file or key is not there.  "
-            "[default: as the index was made, else auto]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def search_options(k: int | None = None) -> Callable[[Command], Command]:
-    """Every search parameter as an option; the values are checked where the page's are.
-
-    `k` is the default that a command has of its own.
-    """
-
-    def decorate(command: Command) -> Command:
-        for parameter in reversed(PARAMETERS.values()):
-            option = "--" + parameter.name.replace("_", "-")
-            if parameter.type is bool:
-                decorator = click.option(
-                    f"{option}/--no-{option[2:]}", parameter.field, default=None, help=parameter.help
-                )
-            else:
-                choices = "[" + "|".join(parameter.choices) + "]" if parameter.choices else None
-                default = k if k is not None and parameter.name == "k" else parameter.default
-                decorator = click.option(
-                    *(["-k"] if parameter.name == "k" else []),
-                    option,
-                    parameter.field,
-                    metavar=choices or ("DATE" if parameter.is_date else parameter.type.__name__.upper()),
-                    help=parameter.help + (f"  [default: {default}]" if default is not None else ""),
-                )
-            command = decorator(command)
-        return command
-
-    return decorate
-
-
-def given_parameters(options: dict[str, Any]) -> dict[str, Any]:
-    return {parameter.name: options[parameter.field] for parameter in PARAMETERS.values()}
 
 
 @click.group(name="agent-memory")
@@ -145,7 +51,7 @@ def agent_memory() -> None:
     metavar="PATH",
     help="A folder or .md file to index as well, now and in later runs.",
 )
-@provider_options
+@provider_options(default="as the index was made, else auto")
 @click.option(
     "--chunk-tokens",
     type=click.IntRange(1, 100_000),
@@ -209,9 +115,9 @@ def index(
     from .ingest import IndexSettings, update_index
     from .progress import IndexProgress
 
-    meta = _meta(database)
-    asked = _asked(provider, model, dimensions, meta)
-    chain = _chain(**asked, meta=meta)
+    meta = index_meta(database)
+    asked = asked_providers(provider, model, dimensions, meta)
+    chain = choose_chain(**asked, meta=meta)
     settings = IndexSettings(
         root,
         paths=paths,
@@ -271,14 +177,14 @@ def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: A
     with open_readonly(database) as conn:
         answer = ask(conn, query, given)
     if as_sql:
-        _print_notices(answer)
+        print_notices(answer)
         click.echo(answer.sql)
         for name, value in answer.params.items():
             echo(f"-- :{name} = {json.dumps(value, ensure_ascii=False)}")
     elif as_json:
         echo_json(answer.as_json())
     else:
-        _print_answer(answer)
+        print_answer(answer)
 
 
 @agent_memory.command()
@@ -350,7 +256,7 @@ def status(database: Path, as_json: bool) -> None:
 @click.option(
     "--results", type=click.Path(path_type=Path), help="Write the ranked chunks of each query to this file."
 )
-@provider_options
+@provider_options(default="auto")
 @search_options(k=10)
 @click.option("--json", "as_json", is_flag=True, help="Print the measures as JSON.")
 @one_line_errors
@@ -381,7 +287,7 @@ def evaluate(
     resolve_options(given)
     asked = read_queries(queries)
     # One model for all: a measurement of several would say nothing of any.
-    first = _chain(provider or "auto", model, dimensions).providers[:1]
+    first = choose_chain(provider or "auto", model, dimensions).providers[:1]
     with ProgressBar("Evaluating") as progress:
         ranked, chars = run_queries(asked, root, {"providers": first}, given, progress.at)
     if results is not None:
@@ -425,7 +331,7 @@ def demo(port: int | None, no_browser: bool) -> None:
         database = Path(folder) / DEFAULT_DATABASE
         # Not `auto`: a demonstration sends nothing anywhere, whatever keys there are.
         report = update_index(
-            database, IndexSettings(here / "sample", providers=_chain("embedded").providers)
+            database, IndexSettings(here / "sample", providers=choose_chain("embedded").providers)
         )
         click.echo(
             f"Indexed a sample memory: {report.files_added} files, {report.chunks_total} chunks, "
@@ -439,109 +345,6 @@ def demo(port: int | None, no_browser: bool) -> None:
             prog_name="datasette",
             standalone_mode=False,
         )
-
-
-def printable(text: str) -> str:
-    """A text without the control characters with which a memory could steer the terminal."""
-    text = text.replace("\r\n", "\n")
-    return "".join("\ufffd" if _steers(character) else character for character in text)
-
-
-def echo(text: str, err: bool = False) -> None:
-    click.echo(printable(text), err=err)
-
-
-def echo_json(value: Any) -> None:
-    """Print JSON, on a terminal in ASCII, since JSON itself escapes only some control characters."""
-    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), indent=2))
-
-
-def _steers(character: str) -> bool:
-    category = unicodedata.category(character)
-    # Cc are the escapes; bidirectional overrides and isolates show a text in another order.
-    return (category in ("Cc", "Cs") and character not in "\n\t") or character in _BIDI_CONTROLS
-
-
-def _print_answer(answer: Answer) -> None:
-    _print_notices(answer)
-    if not answer.hits:
-        click.echo("Nothing matches.")
-    for number, hit in enumerate(answer.hits, 1):
-        if number > 1:
-            click.echo()
-        place = printable(f"{hit.path}:{hit.start_line}-{hit.end_line}")
-        click.echo(f"{click.style(f'{hit.score:.3f}', bold=True)} {click.style(place, fg='cyan')}")
-        click.secho(f"      {_explanation(hit, answer)}", dim=True)
-        pieces = [
-            click.style(printable(text), fg="yellow", bold=True) if matched else printable(text)
-            for text, matched in hit.excerpt.segments()
-        ]
-        for line in "".join(pieces).strip().splitlines():
-            click.echo(f"      {line}" if line.strip() else "")
-
-
-def _print_notices(answer: Answer) -> None:
-    for notice in answer.notices:
-        click.secho(printable(notice.message), fg="yellow", err=True)
-
-
-def _explanation(hit: Hit, answer: Answer) -> str:
-    from .search import score_parts
-
-    parts = [
-        f"{part.weight:.2f} * {part.value:.3f} {part.side}"
-        if part.value is not None
-        else f"no {part.side} hit"
-        for part in score_parts(hit, answer.options)
-    ]
-    text = " + ".join(parts) or "by the ranks of both sides"
-    if answer.options.decay:
-        age = "evergreen" if hit.age_days is None else f"{hit.age_days:.0f} days"
-        text += f", decay * {hit.decay:.3f} ({age})"
-    if hit.score < answer.options.min_score:
-        text += f", below min score {answer.options.min_score:g}, here for its keywords"
-    return text
-
-
-def _asked(
-    provider: str | None, model: str | None, dimensions: int | None, meta: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What is asked for now, over what an index was asked for before."""
-    before = meta.get("asked")
-    if provider is not None or not isinstance(before, dict) or not isinstance(before.get("provider"), str):
-        return {"provider": provider or "auto", "model": model, "dimensions": dimensions}
-    if model is not None:
-        return {"provider": before["provider"], "model": model, "dimensions": dimensions}
-    return {
-        "provider": before["provider"],
-        "model": before.get("model"),
-        "dimensions": dimensions or before.get("dimensions"),
-    }
-
-
-def _chain(
-    provider: str,
-    model: str | None = None,
-    dimensions: int | None = None,
-    meta: Mapping[str, Any] = MappingProxyType({}),
-) -> Chain:
-    from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
-
-    try:
-        return PROVIDERS_OF_ENVIRONMENT.choose(provider, model, dimensions, meta)
-    except ValueError as error:
-        raise click.UsageError(printable(str(error))) from error
-
-
-def _meta(database: Path) -> dict[str, Any]:
-    """What an index says of itself; nothing where there is none yet."""
-    from .connections import open_readonly
-    from .schema import read_meta
-
-    if not database.is_file():
-        return {}
-    with open_readonly(database) as conn:
-        return read_meta(conn)
 
 
 @contextmanager

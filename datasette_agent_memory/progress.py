@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from .cli import printable
 from .embeddings.base import Provider
 from .embeddings.chain import PassedOver
-from .ingest import Listener
+from .report import Listener
+from .terminal import echo
 
 
 class ProgressBar:
@@ -91,4 +91,4 @@ class IndexProgress(Listener):
 
     def _say(self, line: str) -> None:
         if not self._quiet:
-            click.echo(printable(line), err=True)
+            echo(line, err=True)

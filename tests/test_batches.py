@@ -8,7 +8,8 @@ from embedding_server import DIMS
 from datasette_agent_memory.embeddings import batches
 from datasette_agent_memory.embeddings.base import EmbeddingError, TemporaryError
 from datasette_agent_memory.embeddings.batches import estimate_tokens
-from datasette_agent_memory.ingest import IndexIncomplete, IndexSettings, Listener, update_index
+from datasette_agent_memory.ingest import IndexSettings, update_index
+from datasette_agent_memory.report import IndexIncomplete, Listener
 from datasette_agent_memory.schema import PENDING_KEY
 
 

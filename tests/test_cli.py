@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from datasette.cli import cli
 
-from datasette_agent_memory.cli import printable
 from datasette_agent_memory.connections import open_readonly
+from datasette_agent_memory.terminal import printable
 
 NOTES = {
     "MEMORY.md": "# Long-term\n\nMara owns billing.\n",

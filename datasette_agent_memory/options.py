@@ -1,0 +1,164 @@
+"""The options that commands share, and what they make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .config import PARAMETERS, ParameterError
+from .errors import AgentMemoryError
+from .terminal import printable
+
+if TYPE_CHECKING:
+    from .embeddings.chain import Chain
+
+DEFAULT_DATABASE = "memory.db"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Interruption(click.ClickException):
+    """Ctrl-C, with the exit status that a shell has for it."""
+
+    exit_code = 130
+
+
+def one_line_errors(command: Command) -> Command:
+    """Exit with 2 and the reason on a bad value, with 1 and the reason on any other mishap."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except ParameterError as error:
+            raise click.UsageError(printable(str(error))) from error
+        except AgentMemoryError as error:
+            failure = Interruption if error.is_interruption else click.ClickException
+            raise failure(printable(str(error)).replace("\n", " ")) from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+def database_option(command: Command) -> Command:
+    return click.option(
+        "-d",
+        "--db",
+        "database",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_DATABASE,
+        show_default=True,
+        help="The database file.",
+    )(command)
+
+
+def provider_options(default: str) -> Callable[[Command], Command]:
+    """The options that choose a model; `default` says what it is without them."""
+
+    def decorate(command: Command) -> Command:
+        for option in _provider_options(default):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _provider_options(default: str) -> tuple[Callable[[Command], Command], ...]:
+    return (
+        click.option(
+            "--dimensions",
+            type=click.IntRange(1, 10_000),
+            help="Width of the vectors, for models that have several.",
+        ),
+        click.option(
+            "--model",
+            help="The provider's model, for local the path of a GGUF file.  [default: the provider's]",
+        ),
+        click.option(
+            "--provider",
+            envvar="AGENT_MEMORY_PROVIDER",
+            show_envvar=True,
+            metavar="NAME[,NAME...]",
+            help="What makes the vectors: local, openai, gemini, voyage, mistral, llm, embedded, or none, "
+            "for keywords alone. Of several, the first that works; auto is local,openai,gemini,voyage,"
+            f"mistral,embedded,none, without those whose file or key is not there.  [default: {default}]",
+        ),
+    )
+
+
+def search_options(k: int | None = None) -> Callable[[Command], Command]:
+    """Every search parameter as an option; the values are checked where the page's are.
+
+    `k` is the default that a command has of its own.
+    """
+
+    def decorate(command: Command) -> Command:
+        for parameter in reversed(PARAMETERS.values()):
+            option = "--" + parameter.name.replace("_", "-")
+            if parameter.type is bool:
+                decorator = click.option(
+                    f"{option}/--no-{option[2:]}", parameter.field, default=None, help=parameter.help
+                )
+            else:
+                choices = "[" + "|".join(parameter.choices) + "]" if parameter.choices else None
+                default = k if k is not None and parameter.name == "k" else parameter.default
+                decorator = click.option(
+                    *(["-k"] if parameter.name == "k" else []),
+                    option,
+                    parameter.field,
+                    metavar=choices or ("DATE" if parameter.is_date else parameter.type.__name__.upper()),
+                    help=parameter.help + (f"  [default: {default}]" if default is not None else ""),
+                )
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def given_parameters(options: dict[str, Any]) -> dict[str, Any]:
+    return {parameter.name: options[parameter.field] for parameter in PARAMETERS.values()}
+
+
+def asked_providers(
+    provider: str | None, model: str | None, dimensions: int | None, meta: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is asked for now, over what an index was asked for before."""
+    before = meta.get("asked")
+    if provider is not None or not isinstance(before, dict) or not isinstance(before.get("provider"), str):
+        return {"provider": provider or "auto", "model": model, "dimensions": dimensions}
+    if model is not None:
+        return {"provider": before["provider"], "model": model, "dimensions": dimensions}
+    return {
+        "provider": before["provider"],
+        "model": before.get("model"),
+        "dimensions": dimensions or before.get("dimensions"),
+    }
+
+
+def choose_chain(
+    provider: str,
+    model: str | None = None,
+    dimensions: int | None = None,
+    meta: Mapping[str, Any] = MappingProxyType({}),
+) -> Chain:
+    from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
+
+    try:
+        return PROVIDERS_OF_ENVIRONMENT.choose(provider, model, dimensions, meta)
+    except ValueError as error:
+        raise click.UsageError(printable(str(error))) from error
+
+
+def index_meta(database: Path) -> dict[str, Any]:
+    """What an index says of itself; nothing where there is none yet."""
+    from .connections import open_readonly
+    from .schema import read_meta
+
+    if not database.is_file():
+        return {}
+    with open_readonly(database) as conn:
+        return read_meta(conn)

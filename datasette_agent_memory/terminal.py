@@ -1,0 +1,77 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from .search import Answer, Hit
+
+_BIDI_CONTROLS = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def printable(text: str) -> str:
+    """A text without the control characters with which a memory could steer the terminal."""
+    text = text.replace("\r\n", "\n")
+    return "".join("\ufffd" if _steers(character) else character for character in text)
+
+
+def echo(text: str, err: bool = False) -> None:
+    click.echo(printable(text), err=err)
+
+
+def echo_json(value: Any) -> None:
+    """Print JSON, on a terminal in ASCII, since JSON itself escapes only some control characters."""
+    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), indent=2))
+
+
+def _steers(character: str) -> bool:
+    category = unicodedata.category(character)
+    # Cc are the escapes; bidirectional overrides and isolates show a text in another order.
+    return (category in ("Cc", "Cs") and character not in "\n\t") or character in _BIDI_CONTROLS
+
+
+def print_answer(answer: Answer) -> None:
+    print_notices(answer)
+    if not answer.hits:
+        click.echo("Nothing matches.")
+    for number, hit in enumerate(answer.hits, 1):
+        if number > 1:
+            click.echo()
+        place = printable(f"{hit.path}:{hit.start_line}-{hit.end_line}")
+        click.echo(f"{click.style(f'{hit.score:.3f}', bold=True)} {click.style(place, fg='cyan')}")
+        click.secho(f"      {_explanation(hit, answer)}", dim=True)
+        pieces = [
+            click.style(printable(text), fg="yellow", bold=True) if matched else printable(text)
+            for text, matched in hit.excerpt.segments()
+        ]
+        for line in "".join(pieces).strip().splitlines():
+            click.echo(f"      {line}" if line.strip() else "")
+
+
+def print_notices(answer: Answer) -> None:
+    for notice in answer.notices:
+        click.secho(printable(notice.message), fg="yellow", err=True)
+
+
+def _explanation(hit: Hit, answer: Answer) -> str:
+    from .search import score_parts
+
+    parts = [
+        f"{part.weight:.2f} * {part.value:.3f} {part.side}"
+        if part.value is not None
+        else f"no {part.side} hit"
+        for part in score_parts(hit, answer.options)
+    ]
+    text = " + ".join(parts) or "by the ranks of both sides"
+    if answer.options.decay:
+        age = "evergreen" if hit.age_days is None else f"{hit.age_days:.0f} days"
+        text += f", decay * {hit.decay:.3f} ({age})"
+    if hit.score < answer.options.min_score:
+        text += f", below min score {answer.options.min_score:g}, here for its keywords"
+    return text
