@@ -22,6 +22,7 @@ from .embeddings.base import EmbeddingError, Provider, to_json
 from .embeddings.batches import Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
+from .locks import embedding_turn
 from .report import IndexIncomplete, IndexReport, Listener
 from .sources import (
     Found,
@@ -127,6 +128,7 @@ class _Run:
         listener: Listener | None,
         stop: threading.Event | None,
     ) -> None:
+        self.database = database
         self.root = settings.root.resolve()
         self.settings = settings
         self.provider = provider
@@ -151,7 +153,7 @@ class _Run:
         self.looked_up: set[str] = set()
         #: The texts whose embeddings have to be computed, by their hashes.
         self.missing: dict[str, Text] = {}
-        self._check_root(database)
+        self._check_root()
         self.extra = self._extra_paths()
 
     def run(self) -> IndexReport:
@@ -165,8 +167,10 @@ class _Run:
         if self.settings.dry_run:
             self._go_through(found, rebuild, write=lambda file, embeddings: 0)
             self.report.files_removed = len(self._gone(found, scopes))
-            waiting = [] if rebuild else self.writer.pending_texts()
-            texts = {text.hash: text for text in waiting} | self.missing
+            waiting = {} if rebuild else {text.hash: text for text in self.writer.pending_texts()}
+            for known in self.writer.cached(waiting):
+                del waiting[known]
+            texts = waiting | self.missing
             self._plan(texts)
             self.report.embeddings_computed = len(texts)
         elif self.is_rebuild:
@@ -178,7 +182,7 @@ class _Run:
                 self.report.chunks_removed += self.writer.delete_file(path)
                 self.report.files_removed += 1
             self._write_meta()
-            self._embed(self.writer.pending_texts(), self._write_vectors)
+            self._embed_pending()
             # Now the width is known.
             self._write_meta()
         if self.settings.max_cached is not None and not self.settings.dry_run:
@@ -191,11 +195,11 @@ class _Run:
 
     # What there is, and what is to be done
 
-    def _check_root(self, database: Path) -> None:
+    def _check_root(self) -> None:
         old = self.writer.meta.get("root")
         if isinstance(old, str) and old != str(self.root) and Path(old).is_dir() and not self.settings.force:
             raise SourceError(
-                f"{database}: is the index of {old}; choose another -d for {self.root}, "
+                f"{self.database}: is the index of {old}; choose another -d for {self.root}, "
                 "or replace it with --force"
             )
 
@@ -320,6 +324,8 @@ class _Run:
             for hash, chunk in zip(file.hashes, file.chunks, strict=True)
         }
         embeddings = self.writer.cached(texts)
+        if embeddings:
+            self._check_width(embeddings)
         for cache in self.other_caches:
             others = cache.read(texts.keys() - embeddings.keys(), self.writer.dims)
             if others and not self.settings.dry_run:
@@ -334,6 +340,25 @@ class _Run:
         self.report.tokens += sum(text.tokens for text in texts.values())
         if self.provider is not None and texts:
             self.listener.plan(self.provider, len(texts), self.report.tokens, self.report.embeddings_cached)
+
+    def _embed_pending(self) -> None:
+        """Give a vector to every chunk that waits for one, of other runs' too; raises IndexIncomplete."""
+        while self._pending():
+            with embedding_turn(self.database) as is_ours:
+                if not is_ours:
+                    # It looks again after its turn, and so finds what this run has written.
+                    self.listener.left_to_another()
+                    return
+                pending = self._pending()
+                cached = self.writer.cached(text.hash for text in pending)
+                if cached:
+                    self._write_vectors(cached)
+                self._embed([text for text in pending if text.hash not in cached], self._write_vectors)
+
+    def _pending(self) -> list[Text]:
+        """The texts that wait for a vector, and have not been refused one by this run."""
+        refused = {one.text.hash for one in self.report.refused}
+        return [text for text in self.writer.pending_texts() if text.hash not in refused]
 
     def _embed(self, texts: Sequence[Text], keep: Callable[[dict[str, Embedding]], None]) -> None:
         """Compute embeddings and keep them, batch by batch; raises IndexIncomplete."""
@@ -357,10 +382,9 @@ class _Run:
         done = self.report.embeddings_computed
         if self.is_rebuild:
             message = f"{error}; the index is as it was, and {done} of {texts} texts are embedded and kept"
-            return IndexIncomplete(f"{message}: run again to go on", error, has_vectors=False)
-        message = f"{error}; {done} of {texts} texts are embedded and kept, and keywords find all of them"
-        has_vectors = self.writer.count_chunks() > self.writer.count_pending()
-        return IndexIncomplete(f"{message}: run again to go on", error, has_vectors)
+        else:
+            message = f"{error}; {done} of {texts} texts are embedded and kept, and keywords find all of them"
+        return IndexIncomplete(f"{message}: run again to go on", error, self.writer.has_own_vectors())
 
     def _write_meta(self, is_rebuilt: bool = False) -> None:
         more: dict[str, Any] = {"passedOver": [vars(one) for one in self.report.passed_over]}
@@ -393,9 +417,15 @@ class _Run:
         if self.provider is not None:
             # First the slow part, into the cache alone, so that the transaction is short.
             self.writer.prepare_cache()
-            for batch in self._batches(found, rebuild=True):
-                self._cached(batch)
-            self._embed(list(self.missing.values()), self._keep)
+            with embedding_turn(self.database) as is_ours:
+                if not is_ours:
+                    raise DatabaseError(
+                        f"{self.database}: another run is embedding for this index; "
+                        "run again when it has ended"
+                    )
+                for batch in self._batches(found, rebuild=True):
+                    self._cached(batch)
+                self._embed(list(self.missing.values()), self._keep)
         with self.writer.rebuilding():
             self._go_through(found, rebuild=True, write=self.writer.write_file)
             for skipped in found.skipped:
@@ -409,10 +439,7 @@ class _Run:
         self.report.files_removed = len(self._gone(found, [""]))
         self.is_rebuild = False
         # What a changed width has made useless meanwhile.
-        refused = {one.text.hash for one in self.report.refused}
-        self._embed(
-            [text for text in self.writer.pending_texts() if text.hash not in refused], self._write_vectors
-        )
+        self._embed_pending()
 
 
 def _without_links_above(path: Path) -> Path:

@@ -79,6 +79,9 @@ class IndexProgress(Listener):
         item = f"{self._done_texts:,} of {self._texts:,} texts, {rate:,.0f} tokens/s"
         self._bar.at(self._done_tokens, self._tokens, item)
 
+    def left_to_another(self) -> None:
+        self._say("Another run is embedding for this index, and will embed what is new as well")
+
     def handed_over(self, passed_over: PassedOver, following: Provider | None) -> None:
         self._next_bar("Indexing")
         self._say(

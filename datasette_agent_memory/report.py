@@ -84,6 +84,9 @@ class Listener:
     def embedded(self, texts: int, tokens: int) -> None:
         """So many more texts have been embedded."""
 
+    def left_to_another(self) -> None:
+        """Another run is embedding for this index, and will embed what is new as well."""
+
     def handed_over(self, passed_over: PassedOver, following: Provider | None) -> None:
         """A provider has failed for good, and the whole index is made with the following one."""
 

@@ -147,6 +147,12 @@ class IndexWriter:
         """How many chunks wait for their vector."""
         return read_pending(self._conn) if self._provider and self.has_index else 0
 
+    def has_own_vectors(self) -> bool:
+        """Whether the index, as it is now, has vectors of this writer's provider."""
+        meta = read_meta(self._conn)
+        is_own = all(meta.get(name) == self._identity[name] for name in ("provider", "model", "providerKey"))
+        return is_own and self.count_chunks() > read_pending(self._conn)
+
     def cached(self, hashes: Iterable[str]) -> dict[str, Embedding]:
         """The embeddings that the cache has of these text hashes."""
         return self._cache.read(hashes, self.dims) if self._cache else {}

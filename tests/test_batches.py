@@ -1,10 +1,12 @@
 """Embedding an index through the real client, at a server that misbehaves on command."""
 
 import threading
+from pathlib import Path
 
 import pytest
 from embedding_server import DIMS
 
+from datasette_agent_memory.connections import DatabaseError, open_writable
 from datasette_agent_memory.embeddings import batches
 from datasette_agent_memory.embeddings.base import EmbeddingError, TemporaryError
 from datasette_agent_memory.embeddings.batches import estimate_tokens
@@ -290,6 +292,8 @@ def test_renames_moves_and_rebuilds_cost_no_call(
     index(root, openai, chunk_tokens=300, chunk_overlap=10)
     assert server.requests == [] and vectors() == (10, 10)
 
+    # As another process, which does not know the model's width yet.
+    openai.dims = None
     other = tmp_path / "other.db"
     update_index(other, IndexSettings(root, providers=[openai], cache_from=[database]))
     assert server.requests == []
@@ -335,3 +339,47 @@ def test_a_bad_text_makes_no_later_batch_smaller(workspace, index, server, opena
     index(workspace(notes(96)), openai)
     assert vectors() == (96, 95)
     assert [len(request.texts) for request in server.requests[-2:]] == [32, 32]
+
+
+def test_two_runs_at_once_pay_once(workspace, index, server, openai, vectors, monkeypatch):
+    monkeypatch.setattr(type(openai), "max_batch_texts", 2)
+    server.always = ("slow", 0.05)
+    root = workspace(notes(40))
+    first = threading.Thread(target=index, args=(root, openai))
+    first.start()
+    while not server.requests:
+        pass
+    workspace({"memory/new.md": "a new heron"})
+    # It writes the text, and leaves the vectors to the first.
+    assert index(root, openai).embeddings_computed == 0
+    assert vectors()[0] == 41
+    with pytest.raises(DatabaseError, match="another run is embedding"):
+        index(root, openai, force=True)
+    first.join()
+    assert vectors() == (41, 41)
+    assert sorted(server.texts) == sorted(set(server.texts))
+
+
+def test_the_turn_of_a_run_that_died_is_over(workspace, index, database, openai, vectors):
+    Path(f"{database}-embedding").touch()
+    index(workspace(notes(2)), openai)
+    assert vectors() == (2, 2)
+    assert [file.name for file in database.parent.glob("memory.db*") if "embedding" in file.name] == []
+
+
+def test_what_is_cached_by_then_is_not_asked_for(workspace, index, database, server, openai, vectors):
+    """As after a rebuild that was stopped, and went another way."""
+    root = workspace(notes(6))
+    server.always = "quota"
+    with pytest.raises(IndexIncomplete):
+        index(root, openai)
+    with open_writable(database) as conn:
+        conn.execute(
+            "insert into embedding_cache select 'openai', 'test-16', ?, hash, ?, 16, 1 from chunks",
+            (openai.key, "[" + ",".join(["0.25"] * 16) + "]"),
+        )
+    server.requests.clear()
+    report = index(root, openai, dry_run=True)
+    assert (report.embeddings_computed, report.tokens) == (0, 0)
+    index(root, openai)
+    assert server.requests == [] and vectors() == (6, 6)

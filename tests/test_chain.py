@@ -175,6 +175,16 @@ def test_an_index_with_vectors_waits_for_its_provider(workspace, run, state, ser
     assert state()["pending_chunks"] == 0
 
 
+def test_a_rebuild_with_the_same_model_waits_for_it_too(workspace, run, state, server, monkeypatch):
+    monkeypatch.setattr(batches, "INDEX_ATTEMPTS", 2)
+    root = workspace({"MEMORY.md": "heron " * 500})
+    assert run(root, "--provider", "openai,embedded", "--model", "test-16").exit_code == 0
+    server.always = ("status", 503)
+    result = run(root, "--chunk-tokens", 200)
+    assert result.exit_code == 1 and "the index is as it was" in result.stderr
+    assert (state()["provider"], state()["chunk_tokens"]) == ("openai", 400)
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_lost_key_leads_to_no_other_model(workspace, run, state, server, monkeypatch, named):
     root = workspace(notes(5))

@@ -20,7 +20,8 @@ class EmbeddingCache:
         self._provider = provider
 
     def read(self, hashes: Iterable[str], dims: int | None) -> dict[str, Embedding]:
-        """The embeddings of this width, or of any, that are there; a damaged one counts as none."""
+        """The embeddings of this width, or of the first one's, that are there; a damaged one counts as
+        none."""
         found: dict[str, Embedding] = {}
         keys = self._provider.keys
         query = (
@@ -39,6 +40,7 @@ class EmbeddingCache:
                 if vector is not None:
                     # OpenClaw keeps a server's vectors at the length that they came in.
                     unit = unit_length(vector[None])[0]
+                    dims = len(vector)
                     found[hash] = embedding if abs(unit - vector).max() < 1e-6 else to_json(unit)
         return found
 
