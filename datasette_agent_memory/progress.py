@@ -71,12 +71,17 @@ class IndexProgress(Listener):
                 f"{provider}: {texts:,} texts to embed, about {tokens:,} tokens"
                 + (f"; {cached:,} are cached" if cached else "")
             )
+        if not self._dry_run:
+            self._bar.at(0, tokens)
 
     def embedded(self, texts: int, tokens: int) -> None:
         self._done_texts += texts
         self._done_tokens += tokens
         rate = self._done_tokens / max(0.001, time.monotonic() - self._started)
-        item = f"{self._done_texts:,} of {self._texts:,} texts, {rate:,.0f} tokens/s"
+        item = (
+            f"{self._done_texts:,} of {self._texts:,} texts, {self._done_tokens:,} of {self._tokens:,} "
+            f"tokens, {rate:,.0f} tokens/s"
+        )
         self._bar.at(self._done_tokens, self._tokens, item)
 
     def left_to_another(self) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 from click.testing import CliRunner
@@ -214,6 +215,8 @@ def test_another_root_meanwhile_stops_this_run(indexed, tmp_path, index, tiny, m
 
     def embed_meanwhile(texts):
         monkeypatch.setattr(tiny, "embed_documents", embed)
+        # As where no lock can be had.
+        monkeypatch.setattr("datasette_agent_memory.ingest.embedding_turn", lambda path: nullcontext(True))
         index(other, tiny, force=True)
         return embed(texts)
 

@@ -101,7 +101,8 @@ class _Run:
     def one_after_another(self) -> Iterator[Embedded]:
         while batch := self._next_batch():
             yield self._embed(batch)
-        self._raise_if_stopped()
+        if self._waiting:
+            raise Interrupted("interrupted")
 
     def at_once(self, workers: int) -> Iterator[Embedded]:
         done: queue.Queue[Embedded | BaseException | None] = queue.Queue()
@@ -138,13 +139,10 @@ class _Run:
                     failure = item
         finally:
             self._failed.set()
-        self._raise_if_stopped()
+        if self._stop.is_set() and (self._waiting or workers or failure):
+            raise Interrupted("interrupted")
         if failure is not None:
             raise failure
-
-    def _raise_if_stopped(self) -> None:
-        if self._stop.is_set():
-            raise Interrupted("interrupted")
 
     def _next_batch(self) -> list[Text]:
         with self._lock:
