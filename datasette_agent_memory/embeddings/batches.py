@@ -139,10 +139,10 @@ class _Run:
                     failure = item
         finally:
             self._failed.set()
-        if self._stop.is_set() and (self._waiting or workers or failure):
-            raise Interrupted("interrupted")
-        if failure is not None:
+        if failure is not None and not isinstance(failure, Interrupted):
             raise failure
+        if self._waiting or workers or failure:
+            raise Interrupted("interrupted")
 
     def _next_batch(self) -> list[Text]:
         with self._lock:

@@ -144,10 +144,6 @@ class Providers:
         configuration has it."""
         return () if self._configured.get(name, {}).get("api_key") else _remote(name).key_variables
 
-    def state(self) -> list[dict[str, str | bool]]:
-        """Of each provider of `auto`, in order, whether it is there and what would be used."""
-        return [{"provider": name, "is_there": self._is_there(name)} for name in AUTO_CHAIN]
-
     def _is_there(self, name: str) -> bool:
         if name == "local":
             return self._local_path().is_file()
