@@ -30,7 +30,7 @@ from .options import (
     provider_options,
     search_options,
 )
-from .terminal import echo, echo_json, print_answer, print_notices, printable
+from .terminal import echo, echo_json, plain, print_answer, print_notices, printable
 
 DEMO_PORT = 8001
 
@@ -117,7 +117,7 @@ def index(
 
     meta = index_meta(database)
     asked = asked_providers(provider, model, dimensions, meta)
-    chain = choose_chain(**asked, meta=meta)
+    chain = choose_chain(asked, meta, is_asked_now=provider is not None)
     settings = IndexSettings(
         root,
         paths=paths,
@@ -141,6 +141,9 @@ def index(
         return
     for skipped in report.skipped:
         echo(f"Skipped {skipped.path}: {skipped.reason}", err=True)
+    if cache_from:
+        maker = "this model at this address" if report.dims else "this model"
+        echo(f"Took over {report.embeddings_taken_over or 'no'} embeddings of {maker}", err=True)
     for refused in report.refused:
         place = f"{refused.text.path}:{refused.text.start_line}-{refused.text.end_line}"
         echo(f"No vector for {place}, which keywords still find: {refused.reason}", err=True)
@@ -148,6 +151,7 @@ def index(
         f"{'Would index' if dry_run else 'Indexed'} {root}: {report.files_added} files added, "
         f"{report.files_updated} updated, {report.files_unchanged} unchanged, "
         f"{report.files_removed} removed; {report.chunks_total} chunks"
+        + ("; the whole index is made again" if report.is_rebuilt else "")
     )
     if not dry_run:
         vectors = f"{report.provider} {report.model}" if report.provider != NO_PROVIDER else "keywords only"
@@ -241,7 +245,7 @@ def status(database: Path, as_json: bool) -> None:
         return
     for name, value in report.items():
         if name not in ("ok", "notices", "sources", "passed_over"):
-            echo(f"{name.replace('_', ' '):18} {'-' if value is None else value}")
+            echo(f"{name.replace('_', ' '):18} {plain(value)}")
     for source in report["sources"]:
         echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")
     for notice in report["notices"]:
@@ -281,15 +285,20 @@ def evaluate(
     "category"}. Each workspace, a folder in --root, is indexed into a temporary database.
     """
     from .evaluation import as_table, read_queries, run_queries, summarise
-    from .progress import ProgressBar
+    from .progress import Announcer, ProgressBar
 
     given = {name: value for name, value in given_parameters(options).items() if value is not None}
     resolve_options(given)
     asked = read_queries(queries)
     # One model for all: a measurement of several would say nothing of any.
-    first = choose_chain(provider or "auto", model, dimensions).providers[:1]
+    chain = choose_chain(asked_providers(provider, model, dimensions))
+    for passed_over in chain.passed_over:
+        echo(f"{passed_over.provider} is passed over: {passed_over.reason}", err=True)
+    # One model for all: a measurement of several would say nothing of any.
+    measured = chain.providers[0]
+    echo(f"With {measured or 'keywords only'}:", err=True)
     with ProgressBar("Evaluating") as progress:
-        ranked, chars = run_queries(asked, root, {"providers": first}, given, progress.at)
+        ranked, chars = run_queries(asked, root, {"providers": [measured]}, given, progress.at, Announcer())
     if results is not None:
         try:
             results.write_text(json.dumps(ranked, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -331,7 +340,7 @@ def demo(port: int | None, no_browser: bool) -> None:
         database = Path(folder) / DEFAULT_DATABASE
         # Not `auto`: a demonstration sends nothing anywhere, whatever keys there are.
         report = update_index(
-            database, IndexSettings(here / "sample", providers=choose_chain("embedded").providers)
+            database, IndexSettings(here / "sample", providers=choose_chain({"names": "embedded"}).providers)
         )
         click.echo(
             f"Indexed a sample memory: {report.files_added} files, {report.chunks_total} chunks, "

@@ -19,6 +19,8 @@ PLUGIN_NAME = "datasette-agent-memory"
 #: Seconds that a query waits for its vector, unless the configuration says otherwise.
 DEFAULT_EMBEDDING_TIMEOUT_S = 8.0
 
+#: sqlite-vec has no wider vectors.
+MAX_DIMENSIONS = 8192
 #: sqlite-vec refuses a KNN query for more.
 MAX_CANDIDATES = 4096
 
@@ -365,6 +367,8 @@ def embedding_settings(datasette: Any) -> EmbeddingSettings:
                 )
             if value is not None and not isinstance(value, str):
                 raise ParameterError(f"providers.{name}.{setting} must be a text")
+            if setting == "base_url" and value:
+                _check_base_url(value, f"providers.{name}.base_url")
     timeout = _TIMEOUT.parse(configured.get(_TIMEOUT.name, _TIMEOUT.default))
     anonymous = configured.get(_ANONYMOUS.name)
     return EmbeddingSettings(providers, timeout, None if anonymous is None else _ANONYMOUS.parse(anonymous))
@@ -374,6 +378,16 @@ _TIMEOUT = Parameter(
     "embedding_timeout", float, DEFAULT_EMBEDDING_TIMEOUT_S, "", "", minimum=0.01, maximum=600
 )
 _ANONYMOUS = Parameter("anonymous_embeddings_per_minute", int, None, "", "", minimum=0, maximum=1_000_000)
+
+
+def _check_base_url(url: str, source: str) -> None:
+    from .embeddings.base import EmbeddingError
+    from .embeddings.remote import checked_base_url
+
+    try:
+        checked_base_url(url, source)
+    except EmbeddingError as error:
+        raise ParameterError(str(error)) from error
 
 
 def _raw_plugin_config(datasette: Any) -> dict[str, Any]:

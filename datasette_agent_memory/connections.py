@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -69,7 +70,10 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
     path = Path(path)
     if not path.is_file():
         raise DatabaseError(f"{path}: no such database file")
-    conn = _connect(path, "mode=ro")
+    # In WAL mode a connection that could write clears away -wal and -shm behind it, and one that
+    # could not leaves them.
+    could_write = os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
+    conn = _connect(path, "mode=rw" if could_write else "mode=ro")
     try:
         conn.execute("select 1 from sqlite_master").fetchone()
     except sqlite3.Error as error:
@@ -78,6 +82,7 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
             conn.close()
             conn = _connect(path, "mode=ro&immutable=1")
     with _database_errors(path), closing(conn):
+        conn.execute("pragma query_only = 1")
         prepare(conn)
         conn.execute("select 1 from sqlite_master").fetchone()
         yield conn

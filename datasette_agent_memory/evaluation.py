@@ -15,6 +15,7 @@ from .connections import Connection, open_readonly
 from .embeddings.base import EmbeddingError
 from .errors import AgentMemoryError
 from .ingest import IndexSettings, update_index
+from .report import IndexIncomplete, Listener
 from .search import ask
 from .sources import SourceError, UnreadableFile, find_files, read_source
 
@@ -84,6 +85,7 @@ def run_queries(
     settings: Mapping[str, Any],
     given: Mapping[str, object],
     progress: Callable[[int, int], None],
+    listener: Listener | None = None,
 ) -> tuple[dict[str, list[Ranked]], dict[str, float]]:
     """Index each workspace into a database of its own and run its queries.
 
@@ -98,7 +100,11 @@ def run_queries(
     with tempfile.TemporaryDirectory(prefix="agent-memory-evaluate-") as folder:
         for number, (workspace, own) in enumerate(by_workspace.items()):
             database = Path(folder) / f"{number}.db"
-            update_index(database, IndexSettings(root / workspace, **settings))
+            try:
+                update_index(database, IndexSettings(root / workspace, **settings), listener)
+            except IndexIncomplete as error:
+                # What is kept of it is in a temporary file.
+                raise error.cause from error
             lines = _line_lengths(root / workspace)
             with open_readonly(database) as conn:
                 for query in own:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, chunk_markdown
+from .config import MAX_DIMENSIONS
 from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
-from .embeddings.base import EmbeddingError, Provider, to_json
-from .embeddings.batches import Text, embed_in_batches
+from .embeddings.base import EmbeddingError, Provider, TemporaryError, to_json
+from .embeddings.batches import Interrupted, Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
 from .locks import embedding_turn
@@ -90,8 +91,8 @@ def update_index(
     passed_over = list(settings.passed_over)
     try:
         with ExitStack() as stack:
-            conn = stack.enter_context(_opened(database, settings.dry_run))
             caches = [stack.enter_context(open_readonly(path)) for path in settings.cache_from]
+            conn = stack.enter_context(_opened(database, settings.dry_run))
             for number, provider in enumerate(settings.providers, 1):
                 run = _Run(conn, caches, database, settings, provider, passed_over, listener, stop)
                 try:
@@ -149,8 +150,10 @@ class _Run:
         self.is_rebuild = False
         #: Files that turned out not to be sources when they were read.
         self.rejected: set[str] = set()
-        #: The hashes of texts whose embeddings have been looked for.
-        self.looked_up: set[str] = set()
+        #: The files that are new or changed.
+        self.changed: set[str] = set()
+        #: The hashes of texts whose embeddings were there.
+        self.found: set[str] = set()
         #: The texts whose embeddings have to be computed, by their hashes.
         self.missing: dict[str, Text] = {}
         self._check_root()
@@ -163,14 +166,18 @@ class _Run:
         if rebuild and scopes != [""] and self.writer.known:
             why = "--force makes" if self.settings.force else "the index has other settings, which makes"
             raise SourceError(f"{why} the whole index again: run without PATHs")
-        self.is_rebuild = rebuild and self.writer.has_index
+        self.is_rebuild = self.report.is_rebuilt = rebuild and self.writer.has_index
         if self.settings.dry_run:
-            self._go_through(found, rebuild, write=lambda file, embeddings: 0)
-            self.report.files_removed = len(self._gone(found, scopes))
-            waiting = {} if rebuild else {text.hash: text for text in self.writer.pending_texts()}
-            for known in self.writer.cached(waiting):
-                del waiting[known]
-            texts = waiting | self.missing
+            counts = self.writer.chunk_counts
+            self._go_through(found, rebuild, write=lambda file, _: counts.get(file.file.path, 0))
+            gone = self._gone(found, scopes)
+            self.report.files_removed = len(gone)
+            self.report.chunks_removed += sum(counts.get(path, 0) for path in gone)
+            pending = [] if rebuild else self._pending(without={*gone, *self.changed})
+            texts = {text.hash: text for text in pending}
+            for known in self._known(texts):
+                del texts[known]
+            texts |= self.missing
             self._plan(texts)
             self.report.embeddings_computed = len(texts)
         elif self.is_rebuild:
@@ -189,6 +196,8 @@ class _Run:
             self.writer.prune_cache(self.settings.max_cached)
         self.report.dims = self.writer.dims
         self.report.chunks_total = self.writer.count_chunks()
+        if self.settings.dry_run:
+            self.report.chunks_total += self.report.chunks_added - self.report.chunks_removed
         # A rebuild goes through the files twice.
         self.report.skipped = sorted(set(found.skipped), key=lambda skipped: skipped.path)
         return self.report
@@ -262,14 +271,21 @@ class _Run:
     ) -> None:
         """Read, chunk and write the files that are new or changed, with what is cached of their vectors."""
         for batch in self._batches(found, rebuild):
+            self._stop_if_asked()
             embeddings = self._cached(batch)
             for file in batch:
+                self.changed.add(file.file.path)
                 if file.file.path in self.writer.known:
                     self.report.files_updated += 1
                 else:
                     self.report.files_added += 1
                 self.report.chunks_added += len(set(file.chunk_ids(self.writer.model)))
                 self.report.chunks_removed += write(file, embeddings)
+
+    def _stop_if_asked(self) -> None:
+        if self.stop.is_set():
+            message = "interrupted; what is written is whole: run again to go on"
+            raise IndexIncomplete(message, Interrupted("interrupted"), has_vectors=True)
 
     def _batches(self, found: Found, rebuild: bool) -> Iterator[list[ChunkedFile]]:
         batch: list[ChunkedFile] = []
@@ -323,23 +339,30 @@ class _Run:
             for file in batch
             for hash, chunk in zip(file.hashes, file.chunks, strict=True)
         }
+        embeddings = self._known(texts)
+        self.missing |= {hash: text for hash, text in texts.items() if hash not in embeddings}
+        return embeddings
+
+    def _known(self, texts: Mapping[str, Text]) -> dict[str, Embedding]:
+        """The embeddings of text hashes that this index's cache, or another one, has."""
         embeddings = self.writer.cached(texts)
         if embeddings:
             self._check_width(embeddings)
         for cache in self.other_caches:
             others = cache.read(texts.keys() - embeddings.keys(), self.writer.dims)
+            self.report.embeddings_taken_over += len(others.keys() - self.found)
             if others and not self.settings.dry_run:
                 self._keep(others)
             embeddings |= others
-        self.report.embeddings_cached += len(embeddings.keys() - self.looked_up)
-        self.looked_up |= texts.keys()
-        self.missing |= {hash: text for hash, text in texts.items() if hash not in embeddings}
+        self.report.embeddings_cached += len(embeddings.keys() - self.found)
+        self.found |= embeddings.keys()
         return embeddings
 
     def _plan(self, texts: dict[str, Text]) -> None:
-        self.report.tokens += sum(text.tokens for text in texts.values())
-        if self.provider is not None and texts:
-            self.listener.plan(self.provider, len(texts), self.report.tokens, self.report.embeddings_cached)
+        tokens = sum(text.tokens for text in texts.values())
+        self.report.tokens += tokens
+        if self.provider is not None and (texts or self.settings.dry_run):
+            self.listener.plan(self.provider, len(texts), tokens, self.report.embeddings_cached)
 
     def _embed_pending(self) -> None:
         """Give a vector to every chunk that waits for one, of other runs' too; raises IndexIncomplete."""
@@ -349,16 +372,18 @@ class _Run:
                     # It looks again after its turn, and so finds what this run has written.
                     self.listener.left_to_another()
                     return
-                pending = self._pending()
-                cached = self.writer.cached(text.hash for text in pending)
-                if cached:
-                    self._write_vectors(cached)
-                self._embed([text for text in pending if text.hash not in cached], self._write_vectors)
+                pending = {text.hash: text for text in self._pending()}
+                known = self._known(pending)
+                if known:
+                    self._write_vectors(known)
+                unknown = [text for hash, text in pending.items() if hash not in known]
+                self._embed(unknown, self._write_vectors)
 
-    def _pending(self) -> list[Text]:
-        """The texts that wait for a vector, and have not been refused one by this run."""
-        refused = {one.text.hash for one in self.report.refused}
-        return [text for text in self.writer.pending_texts() if text.hash not in refused]
+    def _pending(self, without: Container[str] = ()) -> list[Text]:
+        """The texts that wait for a vector, but for those that the provider has refused."""
+        texts = self.writer.pending_texts(without)
+        refused = self.writer.refused(text.hash for text in texts)
+        return [text for text in texts if text.hash not in refused]
 
     def _embed(self, texts: Sequence[Text], keep: Callable[[dict[str, Embedding]], None]) -> None:
         """Compute embeddings and keep them, batch by batch; raises IndexIncomplete."""
@@ -366,16 +391,17 @@ class _Run:
             return
         self._plan({text.hash: text for text in texts})
         try:
-            for embedded in embed_in_batches(self.provider, texts, self.stop):
+            for embedded in embed_in_batches(self.provider, texts, self.stop, self.listener.waits):
                 if embedded.vectors:
                     keep({hash: to_json(vector) for hash, vector in embedded.vectors.items()})
                 self.report.embeddings_computed += len(embedded.vectors)
+                if embedded.refused:
+                    self.writer.refuse(one.text.hash for one in embedded.refused)
                 self.report.refused += embedded.refused
                 self.listener.embedded(len(embedded.vectors) + len(embedded.refused), embedded.tokens)
         except EmbeddingError as error:
             if not self.is_rebuild:
-                # The width, for the next run.
-                self._write_meta()
+                self._write_meta(failure=str(error))
             raise self._incomplete(error, len(texts)) from error
 
     def _incomplete(self, error: EmbeddingError, texts: int) -> IndexIncomplete:
@@ -384,10 +410,20 @@ class _Run:
             message = f"{error}; the index is as it was, and {done} of {texts} texts are embedded and kept"
         else:
             message = f"{error}; {done} of {texts} texts are embedded and kept, and keywords find all of them"
-        return IndexIncomplete(f"{message}: run again to go on", error, self.writer.has_own_vectors())
+        again = (
+            "run again to go on"
+            if isinstance(error, (TemporaryError, Interrupted))
+            else ("run again when that is mended, or with another --provider or --model")
+        )
+        return IndexIncomplete(f"{message}: {again}", error, self.writer.has_own_vectors())
 
-    def _write_meta(self, is_rebuilt: bool = False) -> None:
-        more: dict[str, Any] = {"passedOver": [vars(one) for one in self.report.passed_over]}
+    def _write_meta(self, is_rebuilt: bool = False, failure: str | None = None) -> None:
+        more: dict[str, Any] = {
+            "passedOver": [vars(one) for one in self.report.passed_over],
+            "refusedTexts": len(self.writer.refused(text.hash for text in self.writer.pending_texts())),
+        }
+        if failure is not None:
+            more["failure"] = failure
         if self.settings.asked is not None:
             more["asked"] = dict(self.settings.asked)
         self.writer.write_meta(self.extra, more, is_rebuilt)
@@ -404,6 +440,11 @@ class _Run:
         dims = next(iter(embeddings.values())).count(",") + 1
         if self.writer.dims == dims:
             return
+        if dims > MAX_DIMENSIONS:
+            raise EmbeddingError(
+                f"{self.provider} gives {dims} dimensions, and an index can have {MAX_DIMENSIONS}; "
+                "--dimensions asks for less"
+            )
         if self.writer.dims is not None and not self.settings.force:
             raise EmbeddingError(
                 f"{self.provider} now gives {dims} dimensions, and the index has {self.writer.dims}; "
@@ -417,6 +458,8 @@ class _Run:
         if self.provider is not None:
             # First the slow part, into the cache alone, so that the transaction is short.
             self.writer.prepare_cache()
+            if self.settings.force:
+                self.writer.forget_refused()
             with embedding_turn(self.database) as is_ours:
                 if not is_ours:
                     raise DatabaseError(
@@ -424,8 +467,11 @@ class _Run:
                         "run again when it has ended"
                     )
                 for batch in self._batches(found, rebuild=True):
+                    self._stop_if_asked()
                     self._cached(batch)
-                self._embed(list(self.missing.values()), self._keep)
+                refused = self.writer.refused(self.missing)
+                missing = [text for hash, text in self.missing.items() if hash not in refused]
+                self._embed(missing, self._keep)
         with self.writer.rebuilding():
             self._go_through(found, rebuild=True, write=self.writer.write_file)
             for skipped in found.skipped:

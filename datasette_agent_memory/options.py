@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .config import PARAMETERS, ParameterError
+from .config import MAX_DIMENSIONS, PARAMETERS, ParameterError
 from .errors import AgentMemoryError
 from .terminal import printable
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .embeddings.chain import Chain
 
 DEFAULT_DATABASE = "memory.db"
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,6 +40,8 @@ def one_line_errors(command: Command) -> Command:
             return command(*args, **kwargs)
         except ParameterError as error:
             raise click.UsageError(printable(str(error))) from error
+        except KeyboardInterrupt as error:
+            raise Interruption("interrupted") from error
         except AgentMemoryError as error:
             failure = Interruption if error.is_interruption else click.ClickException
             raise failure(printable(str(error)).replace("\n", " ")) from error
@@ -71,18 +76,18 @@ def _provider_options(default: str) -> tuple[Callable[[Command], Command], ...]:
     return (
         click.option(
             "--dimensions",
-            type=click.IntRange(1, 10_000),
+            type=click.IntRange(1, MAX_DIMENSIONS),
             help="Width of the vectors, for models that have several.",
         ),
         click.option(
             "--model",
-            help="The provider's model, for local the path of a GGUF file.  [default: the provider's]",
+            help="The model of one provider, for local the path of a GGUF file.  [default: the provider's]",
         ),
         click.option(
             "--provider",
             envvar="AGENT_MEMORY_PROVIDER",
             show_envvar=True,
-            metavar="NAME[,NAME...]",
+            metavar="NAME[=MODEL],...",
             help="What makes the vectors: local, openai, gemini, voyage, mistral, llm, embedded, or none, "
             "for keywords alone. Of several, the first that works; auto is local,openai,gemini,voyage,"
             f"mistral,embedded,none, without those whose file or key is not there.  [default: {default}]",
@@ -124,31 +129,45 @@ def given_parameters(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def asked_providers(
-    provider: str | None, model: str | None, dimensions: int | None, meta: Mapping[str, Any]
+    provider: str | None, model: str | None, dimensions: int | None, meta: Mapping[str, Any] = NOTHING
 ) -> dict[str, Any]:
-    """What is asked for now, over what an index was asked for before."""
+    """What is asked for now, else what an index was asked for before, else `auto`."""
+    from .embeddings.chain import parse_names
+    from .embeddings.local import expanded
+
     before = meta.get("asked")
-    if provider is not None or not isinstance(before, dict) or not isinstance(before.get("provider"), str):
-        return {"provider": provider or "auto", "model": model, "dimensions": dimensions}
+    names = None
+    if provider is None and isinstance(before, dict) and isinstance(before.get("names"), str):
+        # Whatever is wrong with what a database says is passed over.
+        with suppress(ValueError):
+            names = parse_names(before["names"])
+            if dimensions is None and isinstance(before.get("dimensions"), int) and before["dimensions"] > 0:
+                dimensions = before["dimensions"]
+    if names is None:
+        try:
+            names = parse_names("auto" if provider is None else provider)
+        except ValueError as error:
+            raise click.UsageError(printable(str(error))) from error
     if model is not None:
-        return {"provider": before["provider"], "model": model, "dimensions": dimensions}
-    return {
-        "provider": before["provider"],
-        "model": before.get("model"),
-        "dimensions": dimensions or before.get("dimensions"),
+        if len(names) > 1:
+            raise click.UsageError(f"--model is for one provider; of several, write NAME={model}")
+        names = dict.fromkeys(names, model)
+    # A file is to be found from another folder too.
+    names = {
+        name: str(expanded(model).absolute()) if name == "local" and model else model
+        for name, model in names.items()
     }
+    written = ",".join(name if model is None else f"{name}={model}" for name, model in names.items())
+    return {"names": written, "dimensions": dimensions}
 
 
 def choose_chain(
-    provider: str,
-    model: str | None = None,
-    dimensions: int | None = None,
-    meta: Mapping[str, Any] = MappingProxyType({}),
+    asked: Mapping[str, Any], meta: Mapping[str, Any] = NOTHING, is_asked_now: bool = True
 ) -> Chain:
     from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
 
     try:
-        return PROVIDERS_OF_ENVIRONMENT.choose(provider, model, dimensions, meta)
+        return PROVIDERS_OF_ENVIRONMENT.choose(**asked, meta=meta, is_asked_now=is_asked_now)
     except ValueError as error:
         raise click.UsageError(printable(str(error))) from error
 

@@ -45,10 +45,38 @@ class ProgressBar:
             self._bar.__exit__(None, None, None)
 
 
-class IndexProgress(Listener):
+class Announcer(Listener):
+    """Says what is sent elsewhere before it is, and why it takes long, on stderr."""
+
+    def __init__(self) -> None:
+        self._next_wait_told = 0.0
+
+    def plan(self, provider: Provider, texts: int, tokens: int, cached: int) -> None:
+        if not provider.in_process:
+            self.say_plan(provider, texts, tokens, cached)
+
+    def say_plan(self, provider: Provider, texts: int, tokens: int, cached: int) -> None:
+        self.say(
+            f"{provider}: {texts:,} text{'s' * (texts != 1)} to embed, about {tokens:,} tokens"
+            + (f"; {cached:,} are cached" if cached else "")
+        )
+
+    def waits(self, reason: str, seconds: float) -> None:
+        now = time.monotonic()
+        # Of several calls that wait for the same, one is told.
+        if now >= self._next_wait_told:
+            self._next_wait_told = now + max(1.0, seconds)
+            self.say(f"{reason}; trying again in {seconds:.0f} s")
+
+    def say(self, line: str) -> None:
+        echo(line, err=True)
+
+
+class IndexProgress(Announcer):
     """What a run of the indexer does, on stderr."""
 
     def __init__(self, quiet: bool, dry_run: bool) -> None:
+        super().__init__()
         self._quiet = quiet
         self._dry_run = dry_run
         self._bar = ProgressBar("Indexing")
@@ -67,10 +95,7 @@ class IndexProgress(Listener):
         self._texts, self._tokens, self._started = texts, tokens, time.monotonic()
         self._done_texts = self._done_tokens = 0
         if self._dry_run or not provider.in_process:
-            self._say(
-                f"{provider}: {texts:,} texts to embed, about {tokens:,} tokens"
-                + (f"; {cached:,} are cached" if cached else "")
-            )
+            self.say_plan(provider, texts, tokens, cached)
         if not self._dry_run:
             self._bar.at(0, tokens)
 
@@ -85,18 +110,16 @@ class IndexProgress(Listener):
         self._bar.at(self._done_tokens, self._tokens, item)
 
     def left_to_another(self) -> None:
-        self._say("Another run is embedding for this index, and will embed what is new as well")
+        self.say("Another run is embedding for this index, and will embed what is new as well")
 
     def handed_over(self, passed_over: PassedOver, following: Provider | None) -> None:
         self._next_bar("Indexing")
-        self._say(
-            f"{passed_over.reason}. The whole index is made with {following or 'keywords only'} instead"
-        )
+        self.say(f"{passed_over.reason}. The whole index is made with {following or 'keywords only'} instead")
 
     def _next_bar(self, label: str) -> None:
         self._bar.__exit__(None, None, None)
         self._bar = ProgressBar(label)
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         if not self._quiet:
-            echo(line, err=True)
+            super().say(line)

@@ -30,6 +30,10 @@ class IndexReport:
     chunks_total: int = 0
     embeddings_computed: int = 0
     embeddings_cached: int = 0
+    #: Of the cached ones, those of other indexes.
+    embeddings_taken_over: int = 0
+    #: Whether an index that was there is made again as a whole.
+    is_rebuilt: bool = False
     #: The estimated tokens of the texts that were, or would be, embedded.
     tokens: int = 0
     refused: list[Refused] = field(default_factory=list)
@@ -53,6 +57,7 @@ class IndexReport:
             },
             "embeddings": {"computed": self.embeddings_computed, "cached": self.embeddings_cached},
             "tokens": self.tokens,
+            "rebuilt": self.is_rebuilt,
             "refused": [
                 {
                     "path": one.text.path,
@@ -83,6 +88,9 @@ class Listener:
 
     def embedded(self, texts: int, tokens: int) -> None:
         """So many more texts have been embedded."""
+
+    def waits(self, reason: str, seconds: float) -> None:
+        """A call has failed, and is tried again after so many seconds; from any thread."""
 
     def left_to_another(self) -> None:
         """Another run is embedding for this index, and will embed what is new as well."""

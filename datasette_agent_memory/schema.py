@@ -10,6 +10,8 @@ from typing import Any
 from .connections import Connection, has_sqlite_vec, sqlite3
 from .layouts import SIX_TABLES, Layout, find_layout
 
+_MAX_SHOWN_CHARS = 500
+
 META_KEY = "memory_index_meta_v1"
 #: In `meta`, the number of chunks that wait for their vector.
 PENDING_KEY = "memory_index_pending_v1"
@@ -42,22 +44,46 @@ class MemoryIndex:
         return self.chunk_count > 0
 
     @property
+    def failure(self) -> str | None:
+        """What ended the last run before all chunks had their vector."""
+        failure = self.meta.get("failure")
+        return _short(failure) if isinstance(failure, str) else None
+
+    @property
+    def asked_for(self) -> str | None:
+        """The names of the providers that the index was to be made with."""
+        asked = self.meta.get("asked")
+        return _short(asked.get("names")) if isinstance(asked, dict) else None
+
+    @property
+    def address(self) -> str | None:
+        """Where the model was that made the vectors: an address, or a file."""
+        address = self.meta.get("baseUrl") or self.meta.get("modelPath")
+        return None if address is None else _short(address)
+
+    @property
+    def refused(self) -> int:
+        """How many texts the model has refused to embed."""
+        refused = self.meta.get("refusedTexts")
+        return refused if isinstance(refused, int) else 0
+
+    @property
     def passed_over(self) -> list[dict[str, str]]:
         """The providers that were to make the vectors, and why they did not."""
         passed_over = self.meta.get("passedOver")
         return [
-            {"provider": str(one.get("provider")), "reason": str(one.get("reason"))}
-            for one in (passed_over if isinstance(passed_over, list) else [])
+            {"provider": _short(one.get("provider")), "reason": _short(one.get("reason"))}
+            for one in (passed_over[:10] if isinstance(passed_over, list) else [])
             if isinstance(one, dict)
         ]
 
     @property
     def provider(self) -> str:
-        return str(self.meta.get("provider") or "none")
+        return _short(self.meta.get("provider") or "none")
 
     @property
     def model(self) -> str:
-        return str(self.meta.get("model") or "")
+        return _short(self.meta.get("model") or "")
 
     @classmethod
     def read(cls, conn: Connection) -> MemoryIndex | None:
@@ -67,24 +93,27 @@ class MemoryIndex:
             return None
         tables = dict(conn.execute("select name, sql from sqlite_master where type = 'table'").fetchall())
         vec_sql = tables.get(layout.chunks_vec)
-        # All chunks have an embedding or none has, but for a few that a peer could not embed:
-        # to look at some is enough, and to look at all would take longer than a search.
+        # In an index of another program's all chunks have an embedding or none has, but for a few
+        # that it could not embed: to look at some is enough, and to look at all would take
+        # longer than a search. An index of ours says how many have none.
         embedding = conn.execute(
             f"select embedding from (select embedding from {layout.chunks} limit 100)"
             " where length(embedding) > 2 limit 1"
         ).fetchone()
+        meta, pending = read_meta(conn, layout), read_pending(conn, layout)
+        chunk_count = conn.execute(f"select count(*) from {layout.chunks}").fetchone()[0]
         return cls(
             layout=layout,
-            meta=read_meta(conn, layout),
+            meta=meta,
             has_files=layout.files in tables,
             has_fts=layout.chunks_fts in tables and not _is_empty(conn, f"{layout.chunks_fts}_docsize"),
             has_cjk=has_cjk_column(conn, layout),
             has_vec_table=vec_sql is not None and not _is_empty(conn, f"{layout.chunks_vec}_rowids"),
             has_sqlite_vec=has_sqlite_vec(conn),
-            chunk_count=conn.execute(f"select count(*) from {layout.chunks}").fetchone()[0],
-            has_embeddings=embedding is not None,
-            dims=_width(vec_sql, embedding),
-            pending=read_pending(conn, layout),
+            chunk_count=chunk_count,
+            has_embeddings=embedding is not None or 0 < pending < chunk_count,
+            dims=_width(vec_sql, embedding, meta),
+            pending=pending,
         )
 
 
@@ -223,10 +252,17 @@ def _is_empty(conn: Connection, table: str) -> bool:
         return False
 
 
-def _width(vec_sql: str | None, embedding: Any) -> int | None:
+def _short(value: Any) -> str:
+    """What a database says of itself, for people: it may be anybody's, and of any length."""
+    text = str(value).encode("utf-8", "replace").decode()
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
+
+
+def _width(vec_sql: str | None, embedding: Any, meta: dict[str, Any]) -> int | None:
     declared = re.search(r"\bfloat\s*\[\s*(\d+)\s*\]", vec_sql or "", re.IGNORECASE)
     if declared:
         return int(declared[1])
     if embedding is None or not isinstance(embedding[0], str):
-        return None
+        dims = meta.get("vectorDims")
+        return dims if isinstance(dims, int) else None
     return embedding[0].count(",") + 1

@@ -14,14 +14,14 @@ from typing import Any
 from datasette.utils import sqlite_timelimit
 
 from .config import DEFAULT_EMBEDDING_TIMEOUT_S, SearchOptions, resolve_options
-from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
-from .embeddings import NO_PROVIDER
+from .connections import Connection, sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
 from .errors import AgentMemoryError
 from .fused_sql import Sides, build_sql
 from .keywords import CJK_RUN, has_word
+from .notices import Notice, other_width, usable_sides
 from .schema import MemoryIndex, as_line, as_text
 from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
 from .sql_functions import normalised_weights, today
@@ -32,14 +32,6 @@ class NotAMemoryDatabase(AgentMemoryError):
 
     def __init__(self) -> None:
         super().__init__("This database holds no index of agent memory")
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What an answer lacks, why, and what to do."""
-
-    code: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -297,104 +289,6 @@ def search(
     )
 
 
-def usable_sides(
-    index: MemoryIndex, mode: str, providers: Providers = PROVIDERS_OF_ENVIRONMENT
-) -> tuple[Sides, list[Notice]]:
-    """What of the mode this index and this process can do, with a notice for what not."""
-    if not index.has_chunks:
-        notices = [Notice("empty_index", "The index is empty: no file with text has been indexed yet.")]
-        return Sides(vector=False, text=index.has_fts), notices
-    notices = []
-    vector, text = mode != "keyword", mode != "vector"
-    scan = False
-    if vector:
-        missing = _missing_vectors(index, providers)
-        if missing:
-            notices.append(missing)
-            vector, text = False, True
-        elif not (index.has_vec_table and index.has_sqlite_vec):
-            scan = True
-            notices.append(_scan_notice(index))
-        if index.has_embeddings and index.pending:
-            notices.append(_pending_notice(index))
-        if index.passed_over:
-            notices.append(_second_choice_notice(index))
-    if text and not index.has_fts:
-        searched = "only vectors were searched" if vector else "nothing could be searched by keyword"
-        notices.append(
-            Notice(
-                "no_fts",
-                f"The full-text table {index.layout.chunks_fts} is missing, so {searched}; "
-                "datasette agent-memory index makes it again.",
-            )
-        )
-        text = False
-    return Sides(vector, text, scan), notices
-
-
-def _missing_vectors(index: MemoryIndex, providers: Providers) -> Notice | None:
-    """Why the index's vectors cannot be searched, None where they can."""
-    if not index.has_embeddings:
-        if index.pending:
-            return _pending_notice(index)
-        return Notice(
-            "no_vectors",
-            "This index has no vectors, so only keywords were searched; "
-            "datasette agent-memory index --provider embedded adds them.",
-        )
-    made_by = f"{index.provider} {index.model}".strip()
-    try:
-        provider = providers.of_index(index.meta)
-    except EmbeddingError as error:
-        return Notice(
-            "model_unavailable",
-            f"The index's vectors are of {made_by}, which cannot be used here, so only keywords were "
-            f"searched: {error}.",
-        )
-    if provider.dims is not None and index.dims != provider.dims:
-        return _other_width(index, provider.dims)
-    return None
-
-
-def _other_width(index: MemoryIndex, dims: int) -> Notice:
-    return Notice(
-        "dimension_mismatch",
-        f"The index's vectors have {index.dims} dimensions and those of {index.provider} {index.model} have "
-        f"{dims}, so only keywords were searched; datasette agent-memory index --force makes them again.",
-    )
-
-
-def _pending_notice(index: MemoryIndex) -> Notice:
-    found = "they are found by keyword only" if index.has_embeddings else "only keywords were searched"
-    return Notice(
-        "vectors_pending",
-        f"{index.pending:,} of {index.chunk_count:,} chunks have no vector yet, so {found}; "
-        "datasette agent-memory index adds them.",
-    )
-
-
-def _second_choice_notice(index: MemoryIndex) -> Notice:
-    reasons = "; ".join(f"{one['provider']}: {one['reason']}" for one in index.passed_over)
-    got = (
-        "has no vectors" if index.provider == NO_PROVIDER else f"has those of {index.provider} {index.model}"
-    )
-    return Notice("second_choice", f"This index {got}, which was not the first choice. {reasons}.")
-
-
-def _scan_notice(index: MemoryIndex) -> Notice:
-    if index.has_sqlite_vec:
-        return Notice(
-            "no_vec_table",
-            f"The vector table {index.layout.chunks_vec} is missing, so vectors were compared one by one, "
-            "which is slow; datasette agent-memory index makes it again.",
-        )
-    return Notice(
-        "no_sqlite_vec",
-        "sqlite-vec cannot be loaded, so vectors were compared one by one, which is slow; "
-        f"{INSTALL_SQLITE_VEC}.",
-    )
-
-
 def _provider_of(index: MemoryIndex, providers: Providers) -> Provider | None:
     """The provider of the index's vectors, None where it cannot be had: a notice says why."""
     try:
@@ -419,7 +313,7 @@ def _embed_query(provider: Provider, q: str, index: MemoryIndex, asked: Asked) -
             f"The query could not be embedded, so only keywords were searched: {failure or 'no answer'}.",
         )
     dims = len(vector) // 4
-    return _other_width(index, dims) if dims != index.dims else None
+    return other_width(index, dims) if dims != index.dims else None
 
 
 def _without_surrogates(q: str) -> str:

@@ -6,9 +6,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .connections import Connection, sqlite3
+from .embeddings.base import EmbeddingError
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
+from .embeddings.queries import QUERY_VECTORS
+from .notices import Notice, usable_sides
 from .schema import MemoryIndex, as_text
-from .search import NotAMemoryDatabase, usable_sides
+from .search import NotAMemoryDatabase
 
 
 def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> dict[str, Any]:
@@ -18,6 +21,9 @@ def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMEN
         raise NotAMemoryDatabase
     layout = index.layout
     sides, notices = usable_sides(index, "hybrid", providers)
+    failure = _last_failure(index, providers) if sides.vector else None
+    if failure:
+        notices.append(Notice("embedding_failed", f"The last query could not be embedded: {failure}."))
     sources = conn.execute(
         f"select source, count(distinct path), count(*) from {layout.chunks} group by source order by source"
     ).fetchall()
@@ -32,6 +38,8 @@ def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMEN
         "provider": index.provider,
         "model": index.model,
         "dims": index.dims,
+        "asked_for": index.asked_for,
+        "address": index.address,
         "first_choice": not index.passed_over,
         "passed_over": index.passed_over,
         "pending_chunks": index.pending,
@@ -47,6 +55,13 @@ def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMEN
         "indexed_at": _iso(updated),
         "notices": [{"code": notice.code, "message": notice.message} for notice in notices],
     }
+
+
+def _last_failure(index: MemoryIndex, providers: Providers) -> str | None:
+    try:
+        return QUERY_VECTORS.failure(providers.of_index(index.meta))
+    except EmbeddingError:
+        return None
 
 
 def _count(conn: Connection, table: str) -> int | None:

@@ -36,6 +36,13 @@ def _steers(character: str) -> bool:
     return (category in ("Cc", "Cs") and character not in "\n\t") or character in _BIDI_CONTROLS
 
 
+def plain(value: Any) -> str:
+    """A value of a report, for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)
+
+
 def print_answer(answer: Answer) -> None:
     print_notices(answer)
     if not answer.hits:

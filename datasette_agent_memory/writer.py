@@ -7,7 +7,7 @@ index before or after, and never between.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from .connections import (
 )
 from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
 from .embeddings.base import usable_embedding
-from .embeddings.cache import Embedding, EmbeddingCache, prune
+from .embeddings.cache import NO_EMBEDDING, Embedding, EmbeddingCache, prune
 from .keywords import cjk_terms
 from .layouts import SIX_TABLES, find_layout
 from .schema import (
@@ -53,9 +53,6 @@ _INSERT_FTS = (
     " values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
-
-#: The embedding of a chunk that has none: for good without a provider, else until it is embedded.
-NO_EMBEDDING: Embedding = "[]"
 
 
 @dataclass(frozen=True)
@@ -157,8 +154,8 @@ class IndexWriter:
         """The embeddings that the cache has of these text hashes."""
         return self._cache.read(hashes, self.dims) if self._cache else {}
 
-    def pending_texts(self) -> list[Text]:
-        """The texts of the chunks that wait for their vector, each once."""
+    def pending_texts(self, without: Container[str] = ()) -> list[Text]:
+        """The texts of the chunks that wait for their vector, each once, without those of some paths."""
         from .embeddings.batches import Text
 
         self._pending_rows.clear()
@@ -171,6 +168,8 @@ class IndexWriter:
             (NO_EMBEDDING,),
         )
         for rowid, identifier, hash, *text in rows:
+            if text[1] in without:
+                continue
             self._pending_rows.setdefault(hash, []).append((rowid, identifier))
             texts.setdefault(hash, Text(hash, *text))
         return list(texts.values())
@@ -204,9 +203,9 @@ class IndexWriter:
             for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
                 self._conn.execute(f"drop table if exists {table}")
             self._has_vec_table = False
+            self._conn.execute("delete from meta where key = ?", (PENDING_KEY,))
             create_tables(self._conn)
             self._fill_vec()
-            self._count_pending_again()
             yield
 
     def cache(self, embeddings: dict[str, Embedding]) -> None:
@@ -238,6 +237,22 @@ class IndexWriter:
             with self._writing():
                 self._cache.forget_other_widths(dims)
         self.dims = dims
+
+    def refuse(self, hashes: Iterable[str]) -> None:
+        """Remember texts that the provider refuses, so that they are not sent to it again."""
+        assert self._cache is not None
+        with self._writing():
+            self._cache.write_refused(hashes)
+
+    def refused(self, hashes: Iterable[str]) -> set[str]:
+        """Those of the texts that the provider has refused."""
+        return self._cache.refused(hashes) if self._cache else set()
+
+    def forget_refused(self) -> None:
+        """Have refused texts sent again."""
+        if self._cache:
+            with self._writing():
+                self._cache.forget_refused()
 
     def prune_cache(self, most: int) -> None:
         """Keep the newest rows of the cache, of all providers, up to this number."""
@@ -300,6 +315,8 @@ class IndexWriter:
                     "another run has made the index of another folder or with other settings meanwhile; "
                     "run again"
                 )
+            # Another run may have made it meanwhile.
+            self._has_vec_table = self._has_sqlite_vec and SIX_TABLES.chunks_vec in self._tables()
             yield
 
     def _is_alike(self, meta: dict[str, Any]) -> bool:

@@ -108,7 +108,9 @@ def server(monkeypatch):
 @pytest.fixture
 def openai(server):
     """The provider openai, at the local server."""
-    return chain.Providers().get("openai", "test-16")
+    provider = chain.Providers().get("openai", "test-16")
+    yield provider
+    provider.close()
 
 
 @pytest.fixture

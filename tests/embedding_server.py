@@ -169,6 +169,15 @@ class EmbeddingServer:
         self.gone.wait(60)
         http.close_connection = True
 
+    def drip(self, http, body, texts):
+        """An answer that comes byte by byte, and would take a minute."""
+        http.send_response(200)
+        http.send_header("content-length", "600")
+        http.end_headers()
+        while not self.gone.wait(0.1):
+            http.wfile.write(b" ")
+            http.wfile.flush()
+
     def drop(self, http, body, texts):
         http.close_connection = True
 

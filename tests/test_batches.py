@@ -166,10 +166,15 @@ def test_one_bad_text_does_not_sink_the_rest(workspace, index, server, openai, v
     (refused,) = report.as_json()["refused"]
     assert (refused["path"], refused["start_line"]) == ("memory/0007.md", 1)
     assert "HTTP 400, the input is too large" in refused["reason"]
-    # It is tried again by the next run, alone, beside a text that shows who is to blame.
+    # It is not sent again, unless that is asked for.
     server.requests.clear()
     index(workspace(notes(20)), openai)
-    assert server.texts == ["heron note 7\n", "memory"]
+    assert server.requests == [] and vectors() == (20, 19)
+    index(workspace(notes(20)), openai, force=True)
+    assert server.texts == ["heron note 7\n", "memory"] and vectors() == (20, 19)
+    server.refuses = lambda text: False
+    index(workspace(notes(20)), openai, force=True)
+    assert vectors() == (20, 20)
 
 
 def test_a_provider_that_refuses_everything_is_told_from_bad_texts(workspace, index, server, openai):

@@ -13,6 +13,7 @@ from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.embeddings import batches, chain
 from datasette_agent_memory.embeddings.base import EmbeddingError, ProviderMissing
 from datasette_agent_memory.embeddings.chain import AUTO_CHAIN, Providers
+from datasette_agent_memory.embeddings.openai import OpenAIProvider
 from datasette_agent_memory.search import ask
 from datasette_agent_memory.status import read_status
 
@@ -38,6 +39,8 @@ def run(database):
     """Run `index` on a folder, and give its result."""
 
     def index(root, *arguments):
+        # Another process knows no provider yet, nor the width of its model.
+        chain.forget_providers()
         arguments = ["agent-memory", "index", str(root), "-d", str(database), *map(str, arguments)]
         return CliRunner().invoke(cli, arguments)
 
@@ -75,9 +78,7 @@ def test_auto_is_what_is_there(names, monkeypatch, tmp_path):
         assert names() == ([*expected, "embedded", "none"], [])
     monkeypatch.setenv("OPENAI_API_KEY", " ")
     assert names()[0][0] == "gemini"
-    # A server of one's own needs no key.
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:11434/v1")
-    assert names()[0][0] == "openai"
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     model = tmp_path / "some.gguf"
     model.write_bytes(b"not a model")
     monkeypatch.setenv("AGENT_MEMORY_LOCAL_MODEL", str(model))
@@ -96,10 +97,14 @@ def test_order_and_members_can_be_said(names, monkeypatch):
         names("openai")
     with pytest.raises(ValueError, match=r"provider must be of auto, local, .*none, not 'cohere'"):
         names("openai,cohere")
-    with pytest.raises(ValueError, match="need the provider's name, not auto"):
-        names("auto", "some-model")
+    with pytest.raises(ValueError, match="a model needs its provider's name, not auto"):
+        names("auto=some-model")
+    with pytest.raises(ValueError, match="dimensions need the name of one provider"):
+        names("openai,embedded", 16)
     with pytest.raises(EmbeddingError, match="embedded has no model but"):
-        names("embedded", "other")
+        names("embedded=other")
+    # What comes after none cannot be reached.
+    assert names("none,embedded") == (["none"], [])
 
 
 @pytest.mark.parametrize("step", ["bad_key", "quota", ("status", 404), ("status", 500)], ids=str)
@@ -124,7 +129,7 @@ def test_what_had_begun_is_not_mixed_in(workspace, run, state, server, monkeypat
     monkeypatch.setattr(chain.PROVIDERS["openai"], "max_batch_texts", 1)
     server.script = [None] * 3
     server.always = "quota"
-    result = run(workspace(notes(9)), "--provider", "openai,embedded", "--model", "test-16")
+    result = run(workspace(notes(9)), "--provider", "openai=test-16,embedded")
     assert result.exit_code == 0
     assert state()["provider"] == "embedded"
     assert rows("select count(*) from chunks where embedding <> '[]'") == [(9,)]
@@ -163,7 +168,7 @@ def test_a_failed_change_of_models_leaves_the_index_as_it_was(workspace, run, st
 def test_an_index_with_vectors_waits_for_its_provider(workspace, run, state, server, monkeypatch):
     monkeypatch.setattr(batches, "INDEX_ATTEMPTS", 2)
     root = workspace(notes(5))
-    assert run(root, "--provider", "openai,embedded", "--model", "test-16").exit_code == 0
+    assert run(root, "--provider", "openai=test-16,embedded").exit_code == 0
     workspace({"memory/new.md": "a new heron"})
     server.always = ("status", 503)
     result = run(root)
@@ -178,7 +183,7 @@ def test_an_index_with_vectors_waits_for_its_provider(workspace, run, state, ser
 def test_a_rebuild_with_the_same_model_waits_for_it_too(workspace, run, state, server, monkeypatch):
     monkeypatch.setattr(batches, "INDEX_ATTEMPTS", 2)
     root = workspace({"MEMORY.md": "heron " * 500})
-    assert run(root, "--provider", "openai,embedded", "--model", "test-16").exit_code == 0
+    assert run(root, "--provider", "openai=test-16,embedded").exit_code == 0
     server.always = ("status", 503)
     result = run(root, "--chunk-tokens", 200)
     assert result.exit_code == 1 and "the index is as it was" in result.stderr
@@ -186,25 +191,40 @@ def test_a_rebuild_with_the_same_model_waits_for_it_too(workspace, run, state, s
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_lost_key_leads_to_no_other_model(workspace, run, state, server, monkeypatch, named):
+@pytest.mark.parametrize(
+    "lost, missing_thing",
+    [
+        ("OPENAI_API_KEY", "openai needs a key: OPENAI_API_KEY is not set"),
+        # Notes and key must not go to another address than before because of that.
+        ("OPENAI_BASE_URL", "the address of openai here is https://openai.example/v1; OPENAI_BASE_URL or"),
+    ],
+)
+def test_a_lost_key_or_address_leads_to_no_other_model(
+    workspace, run, state, server, monkeypatch, named, lost, missing_thing
+):
+    # A server that wants a key, at what is an address of one's own.
+    monkeypatch.setattr(
+        OpenAIProvider,
+        "default_base_url",
+        server.url if lost == "OPENAI_API_KEY" else "https://openai.example/v1",
+    )
     root = workspace(notes(5))
     given = ["--provider", "openai", "--model", "test-16"] if named else []
     server.dims = 16 if named else 1536
     assert run(root, *given).exit_code == 0
-    monkeypatch.delenv("OPENAI_API_KEY")
-    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv(lost)
     # Nothing to embed: nothing is missing.
     result = run(root)
     assert result.exit_code == 0, result.output
     assert state()["provider"] == "openai"
     workspace({"memory/new.md": "a new heron"})
     result = run(root)
-    assert result.exit_code == 1 and "openai needs a key: OPENAI_API_KEY is not set" in result.stderr
+    assert result.exit_code == 1 and missing_thing in result.stderr
     status = state()
     assert (status["provider"], status["chunks"], status["pending_chunks"]) == ("openai", 6, 1)
     assert status["searches"] == "keyword"
     (missing,) = [one for one in status["notices"] if one["code"] == "model_unavailable"]
-    assert "OPENAI_API_KEY is not set" in missing["message"]
+    assert missing_thing in missing["message"]
     # Asked for, another model is taken.
     assert run(root, "--provider", "embedded").exit_code == 0
     assert (state()["provider"], state()["pending_chunks"]) == ("embedded", 0)
@@ -315,7 +335,10 @@ def test_bad_usage_is_named(workspace, run, tmp_path):
     root = workspace(notes(1))
     for arguments, message in (
         (["--provider", "cohere"], "provider must be of"),
-        (["--model", "x"], "need the provider's name"),
+        (["--provider", ""], "provider must be of"),
+        (["--model", "x"], "a model needs its provider's name"),
+        (["--model", "x", "--provider", "openai,embedded"], "of several, write NAME=x"),
+        (["--dimensions", "8"], "dimensions need the name of one provider"),
         (["--provider", "embedded", "--model", "x"], "embedded has no model but"),
         (["--provider", "openai"], "OPENAI_API_KEY"),
         (["--provider", "local", "--model", tmp_path / "no.gguf"], "no.gguf"),

@@ -46,6 +46,7 @@ def test_index_reports_as_json(run, root):
         "model": "tiny-bag",
         "dims": 32,
         "tokens": 24,
+        "rebuilt": False,
         "refused": [],
         "first_choice": True,
         "passed_over": [],

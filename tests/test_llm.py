@@ -74,9 +74,11 @@ def test_what_is_missing_is_named(demo):
 
 
 def test_a_plugins_failure_is_told_without_what_it_holds(demo):
-    demo.failure = RuntimeError("Authorization: Bearer sk-secret")
-    with pytest.raises(TemporaryError, match=r"llm demo-16 failed with RuntimeError$"):
-        chain.Providers().get("llm", "demo-16").embed_query("x")
+    for kind, error in ((RuntimeError, EmbeddingError), (ConnectionError, TemporaryError)):
+        demo.failure = kind("Authorization: Bearer sk-secret")
+        with pytest.raises(EmbeddingError, match=rf"llm demo-16 failed with {kind.__name__}$") as raised:
+            chain.Providers().get("llm", "demo-16").embed_query("x")
+        assert type(raised.value) is error
 
 
 def test_a_model_of_too_few_vectors(demo):

@@ -248,12 +248,14 @@ def test_a_damaged_model_is_refused_when_it_is_loaded(models, tmp_path, how, cap
 
 
 def test_without_llama_cpp_it_says_what_to_install(models, monkeypatch):
+    provider = local(models / "bert.gguf")
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    provider = local(models / "bert.gguf")
     for embed in (provider.embed_query, lambda text: provider.embed_documents([text])):
-        with pytest.raises(ProviderMissing, match=r"pip install 'datasette-agent-memory\[gguf\]'$"):
+        with pytest.raises(ProviderMissing, match=r"pip install xllamacpp$"):
             embed("a note")
+    with pytest.raises(ProviderMissing, match=r"pip install xllamacpp$"):
+        local(models / "bert.gguf")
 
 
 def test_nothing_is_printed_and_nothing_is_left(models, tmp_path):

@@ -166,7 +166,7 @@ async def test_queries_of_the_anonymous_can_be_limited(datasette, server):
     for number in range(4):
         answer = await answer_of(served, f"heron {number}")
         assert codes(answer) == ([] if number < 2 else ["embedding_failed"])
-    assert "2 queries a minute" in answer["notices"][-1]["message"]
+    assert "2 new queries a minute" in answer["notices"][-1]["message"]
     # What is known costs nothing.
     assert codes(await answer_of(served, "heron 0")) == []
     assert codes(await answer_of(served, "heron 9", actor="root")) == []
@@ -176,7 +176,7 @@ async def test_queries_of_the_anonymous_can_be_limited(datasette, server):
 async def test_queries_of_the_anonymous_can_be_refused(datasette, server):
     served = datasette(anonymous_embeddings_per_minute=0)
     answer = await answer_of(served)
-    assert "only for those who are logged in" in answer["notices"][-1]["message"]
+    assert "of visitors who are logged in only" in answer["notices"][-1]["message"]
     assert server.requests == [] and answer["results"]
 
 
@@ -227,7 +227,7 @@ async def test_pending_vectors_are_told(datasette, database, workspace, index, s
     index(workspace({"memory/new.md": "a new heron"}), openai)
     answer = await answer_of(served)
     assert answer["pending_chunks"] == 1 and codes(answer) == ["vectors_pending"]
-    assert "1 of 5 chunks have no vector yet" in answer["notices"][-1]["message"]
+    assert "1 of 5 chunks have no vector, since openai test-16 refused" in answer["notices"][-1]["message"]
     # It is there all the same.
     assert "memory/new.md" in [hit["path"] for hit in answer["results"]]
 

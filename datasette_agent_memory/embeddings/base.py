@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,7 +69,10 @@ class ProviderSettings:
     #: The width to ask for, None for the model's own.
     dimensions: int | None = None
     base_url: str | None = None
+    #: Where the address is from, and the key is looked for, for messages.
+    base_url_source: str = ""
     api_key: ApiKey | None = None
+    api_key_source: str = ""
 
 
 class Provider(ABC):
@@ -140,6 +143,17 @@ class Provider(ABC):
 
     def __str__(self) -> str:
         return f"{self.name} {self.model}"
+
+
+def guarded(provider: Provider, call: Callable[[], Vectors]) -> Vectors:
+    """What a provider answers; whatever else it raises becomes an EmbeddingError."""
+    try:
+        return call()
+    except EmbeddingError:
+        raise
+    except Exception as error:
+        # Its text may have anything in it.
+        raise EmbeddingError(f"{provider} failed with {type(error).__name__}") from error
 
 
 def identity_key(identity: Mapping[str, Any]) -> str:

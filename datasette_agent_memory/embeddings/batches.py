@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..keywords import CJK_RUN
-from .base import EmbeddingError, InputRefused, Provider, TemporaryError, Vectors
+from .base import EmbeddingError, InputRefused, Provider, TemporaryError, Vectors, guarded
 
 #: Of one call: with waits that double from a second, half a minute, unless the provider asks for
 #: more; what asks for more than the second figure is given up.
@@ -72,24 +72,37 @@ def estimate_tokens(text: str) -> int:
     return round(1.05 * cjk + (len(text) - cjk) / 3.6)
 
 
-def embed_in_batches(provider: Provider, texts: Iterable[Text], stop: threading.Event) -> Iterator[Embedded]:
+def embed_in_batches(
+    provider: Provider,
+    texts: Iterable[Text],
+    stop: threading.Event,
+    waits: Callable[[str, float], None] = lambda reason, seconds: None,
+) -> Iterator[Embedded]:
     """Embed the texts, and give what is done as soon as it is.
 
-    When `stop` is set, and when the provider fails, what is under way is still given; then
-    Interrupted or the failure is raised.
+    `waits` is told why a call is tried again, and after how many seconds. When `stop` is set,
+    and when the provider fails, what is under way is still given; then Interrupted or the
+    failure is raised.
     """
-    run = _Run(provider, texts, stop)
-    if provider.max_concurrency == 1:
+    run = _Run(provider, texts, stop, waits)
+    if provider.in_process:
         yield from run.one_after_another()
     else:
         yield from run.at_once(provider.max_concurrency)
 
 
 class _Run:
-    def __init__(self, provider: Provider, texts: Iterable[Text], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        texts: Iterable[Text],
+        stop: threading.Event,
+        waits: Callable[[str, float], None],
+    ) -> None:
         self._provider = provider
         self._waiting = deque(texts)
         self._stop = stop
+        self._waits = waits
         #: Ends waits as `stop` does, when one of several calls has failed for good.
         self._failed = threading.Event()
         self._lock = threading.Lock()
@@ -212,7 +225,13 @@ class _Run:
         self._has_succeeded = True
 
     def _call(self, call: Callable[[], Vectors]) -> Vectors:
-        return with_retries(call, INDEX_ATTEMPTS, INDEX_PATIENCE_S, self._wait_turn, self._pause)
+        return with_retries(
+            lambda: guarded(self._provider, call),
+            INDEX_ATTEMPTS,
+            INDEX_PATIENCE_S,
+            self._wait_turn,
+            self._failed_for_now,
+        )
 
     def _wait_turn(self, seconds: float = 0.0) -> None:
         """Sleep, and until the provider may be asked again; raises Interrupted."""
@@ -225,9 +244,11 @@ class _Run:
                 return
             self._stop.wait(min(left, 0.2))
 
-    def _pause(self, seconds: float) -> None:
+    def _failed_for_now(self, error: TemporaryError, seconds: float) -> None:
         """Keep every call away from the provider for as long as it asks for."""
-        self._not_before = max(self._not_before, time.monotonic() + seconds)
+        if error.retry_after_s is not None:
+            self._not_before = max(self._not_before, time.monotonic() + error.retry_after_s)
+        self._waits(str(error), seconds)
 
 
 def with_retries(
@@ -235,32 +256,39 @@ def with_retries(
     attempts: int,
     patience_s: float,
     sleep: Callable[[float], None],
-    pause: Callable[[float], None] = lambda seconds: None,
+    failed: Callable[[TemporaryError, float], None] = lambda error, seconds: None,
+    first_wait_s: float | None = None,
 ) -> Result:
     """The call's result, tried again after a TemporaryError: after the time that the provider asks
     for, else after waits that double, with jitter (exponential backoff).
 
     Raises the last error, and at once one that asks for more than is left of `patience_s`
-    seconds. `pause` is told of each time that a provider asks for.
+    seconds. `failed` is told of each error, and of the seconds until the next try.
     """
     import tenacity
 
+    first = _FIRST_WAIT_S if first_wait_s is None else first_wait_s
+    jitter = tenacity.wait_random(0, first)
+    backoff = tenacity.wait_exponential(multiplier=first, max=_LONGEST_WAIT_S) + jitter
+
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after_s if isinstance(error, TemporaryError) else None
-        if asked is not None:
-            pause(asked)
-            # All calls wait for the same moment, and should not come back in the same one.
-            return asked + jitter(state) / 4
-        return backoff(state)
+        if not isinstance(error, TemporaryError) or error.retry_after_s is None:
+            return backoff(state)
+        # All calls wait for the same moment, and should not come back in the same one.
+        return error.retry_after_s + jitter(state) / 4
 
-    jitter = tenacity.wait_random(0, _FIRST_WAIT_S)
-    backoff = tenacity.wait_exponential(multiplier=_FIRST_WAIT_S, max=_LONGEST_WAIT_S) + jitter
+    def before_sleep(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, TemporaryError):
+            failed(error, state.upcoming_sleep)
+
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(TemporaryError),
         wait=wait,
         stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(patience_s),
         sleep=sleep,
+        before_sleep=before_sleep,
         reraise=True,
     )
     sleep(0)

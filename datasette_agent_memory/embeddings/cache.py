@@ -11,6 +11,10 @@ from .base import Provider, to_json, unit_length, usable_embedding
 #: An embedding as it is stored: JSON text.
 Embedding = str
 
+#: That of a text that has none: for good without a provider, or where it is refused, else until
+#: it is embedded.
+NO_EMBEDDING: Embedding = "[]"
+
 
 class EmbeddingCache:
     """The embeddings of one provider in a database's `embedding_cache`, by the hashes of texts."""
@@ -23,19 +27,8 @@ class EmbeddingCache:
         """The embeddings of this width, or of the first one's, that are there; a damaged one counts as
         none."""
         found: dict[str, Embedding] = {}
-        keys = self._provider.keys
-        query = (
-            "select embedding from embedding_cache where provider = ? and model = ?"
-            f" and provider_key in ({', '.join('?' * len(keys))}) and hash = ?"
-        )
         for hash in hashes:
-            try:
-                rows = self._conn.execute(
-                    query, (self._provider.name, self._provider.model, *keys, hash)
-                ).fetchall()
-            except sqlite3.Error:  # no such table
-                return {}
-            for (embedding,) in rows:
+            for embedding in self._stored(hash):
                 vector = usable_embedding(embedding, dims)
                 if vector is not None:
                     # OpenClaw keeps a server's vectors at the length that they came in.
@@ -43,6 +36,18 @@ class EmbeddingCache:
                     dims = len(vector)
                     found[hash] = embedding if abs(unit - vector).max() < 1e-6 else to_json(unit)
         return found
+
+    def _stored(self, hash: str) -> list[Embedding]:
+        keys = self._provider.keys
+        try:
+            rows = self._conn.execute(
+                "select embedding from embedding_cache where provider = ? and model = ?"
+                f" and provider_key in ({', '.join('?' * len(keys))}) and hash = ?",
+                (self._provider.name, self._provider.model, *keys, hash),
+            ).fetchall()
+        except sqlite3.Error:  # no such table
+            return []
+        return [embedding for (embedding,) in rows]
 
     def write(self, embeddings: Mapping[str, Embedding], dims: int) -> None:
         """Keep embeddings, in a transaction of the caller's."""
@@ -56,10 +61,27 @@ class EmbeddingCache:
             ),
         )
 
+    def write_refused(self, hashes: Iterable[str]) -> None:
+        """Remember texts that the provider refuses, in a transaction of the caller's."""
+        self.write(dict.fromkeys(hashes, NO_EMBEDDING), 0)
+
+    def refused(self, hashes: Iterable[str]) -> set[str]:
+        """Those of the texts that the provider has refused."""
+        return {hash for hash in hashes if any(one == NO_EMBEDDING for one in self._stored(hash))}
+
+    def forget_refused(self) -> None:
+        """Have refused texts asked for again, in a transaction of the caller's."""
+        self._conn.execute(
+            "delete from embedding_cache"
+            " where provider = ? and model = ? and provider_key = ? and embedding = ?",
+            (self._provider.name, self._provider.model, self._provider.key, NO_EMBEDDING),
+        )
+
     def forget_other_widths(self, dims: int) -> None:
         """Drop embeddings of other widths, in a transaction of the caller's."""
         self._conn.execute(
-            "delete from embedding_cache where provider = ? and model = ? and provider_key = ? and dims <> ?",
+            "delete from embedding_cache"
+            " where provider = ? and model = ? and provider_key = ? and dims not in (0, ?)",
             (self._provider.name, self._provider.model, self._provider.key, dims),
         )
 

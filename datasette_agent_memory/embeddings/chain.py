@@ -15,9 +15,10 @@ from .base import ApiKey, EmbeddingError, Provider, ProviderMissing, ProviderSet
 from .embedded import EmbeddedProvider
 from .gemini import GeminiProvider
 from .llm import LLMProvider
-from .local import LocalProvider, default_model_path
+from .local import LocalProvider, default_model_path, expanded
 from .mistral import MistralProvider
 from .openai import OpenAIProvider
+from .prompts import Prompts
 from .remote import RemoteProvider
 from .voyage import VoyageProvider
 
@@ -34,6 +35,8 @@ PROVIDERS: dict[str, Callable[[ProviderSettings], Provider]] = {
     "llm": LLMProvider,
     "embedded": EmbeddedProvider,
 }
+
+_MAX_MODEL_CHARS = 1000
 
 #: What `auto` tries, in this order.
 AUTO_CHAIN = ("local", "openai", "gemini", "voyage", "mistral", "embedded", NO_PROVIDER)
@@ -68,51 +71,52 @@ class Providers:
         """The provider of this name; raises EmbeddingError where it cannot be had here."""
         if name not in PROVIDERS:
             raise EmbeddingError(f"there is no provider {name!r}")
+        if model is not None and not (model.isprintable() and len(model) <= _MAX_MODEL_CHARS):
+            # Nor has the database, or a header, a place for half a surrogate pair.
+            raise EmbeddingError("a model's name is a line of text")
         return _made(name, self._settings(name, model, dimensions))
 
     def choose(
         self,
         names: str,
-        model: str | None = None,
         dimensions: int | None = None,
         meta: Mapping[str, Any] = MappingProxyType({}),
+        is_asked_now: bool = True,
     ) -> Chain:
-        """The chain of `auto`, of one name, or of several with commas between.
+        """The chain of `auto`, of one name, or of several with commas between; a name may have `=`
+        and a model behind it. `dimensions` are for one name alone.
 
-        `model` and `dimensions` are the first one's. `meta` is that of the index to be brought up
-        to date: its own provider keeps its model and its place in the chain, even where it cannot
-        be had now, so that a missing key does not lead to another model. Raises ValueError for a name that
-        is not known, and EmbeddingError where no provider is left.
+        `meta` is that of the index to be brought up to date: its own provider keeps its model.
+        Unless it is asked for now, it keeps its address too, and its place in the chain even
+        where it cannot be had, so that a missing key does not lead to another model. Raises
+        ValueError for names that don't make a chain, and EmbeddingError where no provider is left.
         """
-        asked = [name.strip() for name in names.split(",")]
-        for name in asked:
-            if name not in PROVIDERS and name not in (AUTO, NO_PROVIDER):
-                known = ", ".join([AUTO, *PROVIDERS, NO_PROVIDER])
-                raise ValueError(f"provider must be of {known}, not {name!r}")
-        if asked[0] in (AUTO, NO_PROVIDER) and (model or dimensions):
-            raise ValueError(f"a model or its dimensions need the provider's name, not {asked[0]}")
+        asked = parse_names(names)
+        if dimensions is not None and (len(asked) > 1 or next(iter(asked)) in (AUTO, NO_PROVIDER)):
+            raise ValueError("dimensions need the name of one provider")
         providers: list[Provider | None] = []
         passed_over: list[PassedOver] = []
         last: EmbeddingError | None = None
-        members = [member for name in asked for member in (AUTO_CHAIN if name == AUTO else (name,))]
+        members = [one for name in asked for one in (AUTO_CHAIN if name == AUTO else (name,))]
         for name in dict.fromkeys(members):
-            is_own = meta.get("provider") == name and name != NO_PROVIDER
+            model = asked.get(name)
+            is_own = name == meta.get("provider") and name != NO_PROVIDER
+            is_own = is_own and (model is None or Path(model).name == Path(str(meta.get("model"))).name)
             if name not in asked and not is_own and not self._is_there(name):
                 continue
             if name == NO_PROVIDER:
                 providers.append(None)
-                continue
+                break
             try:
-                if name == asked[0] and (model or dimensions):
-                    providers.append(self.get(name, model, dimensions))
-                elif is_own:
+                if is_own and not is_asked_now:
                     providers.append(self._as_in(meta))
+                elif is_own and model is None and dimensions is None:
+                    providers.append(self._as_in({**meta, "baseUrl": None}))
                 else:
-                    providers.append(self.get(name))
+                    providers.append(self.get(name, model, dimensions))
             except EmbeddingError as error:
                 last = error
-                is_same = model is None or Path(model).name == Path(str(meta.get("model"))).name
-                if is_own and is_same and isinstance(error, ProviderMissing):
+                if is_own and isinstance(error, ProviderMissing):
                     providers.append(AbsentProvider(meta, str(error)))
                 else:
                     passed_over.append(PassedOver(name, str(error)))
@@ -130,13 +134,10 @@ class Providers:
         if provider.model != meta.get("model"):
             raise ProviderMissing(f"the model here is {provider.model}")
         if meta.get("providerKey") not in provider.keys:
-            there, here = meta.get("baseUrl"), provider.location.get("baseUrl")
-            if there != here:
-                raise ProviderMissing(
-                    f"they were made at {there or 'another address'}, "
-                    f"and the address of {name} here is {here}"
-                )
-            raise ProviderMissing("the model of this name is another one here")
+            where = provider.location.get("baseUrl")
+            raise ProviderMissing(
+                "the model of this name is another one here" + (f", at {where}" if where else "")
+            )
         return provider
 
     def key_variables(self, name: str) -> Iterable[str]:
@@ -147,48 +148,83 @@ class Providers:
     def _is_there(self, name: str) -> bool:
         if name == "local":
             return self._local_path().is_file()
-        settings = self._settings(name)
-        return (
-            settings.api_key is not None or settings.base_url is not None or not _remote(name).key_variables
-        )
+        return not _remote(name).key_variables or self._settings(name).api_key is not None
 
     def _settings(
         self, name: str, model: str | None = None, dimensions: int | None = None
     ) -> ProviderSettings:
-        configured = self._configured.get(name, {})
         if name == "local":
             return ProviderSettings(model or str(self._local_path()), dimensions)
-        base_url = configured.get("base_url") or os.environ.get(_remote(name).base_url_variable, "").strip()
-        return ProviderSettings(model, dimensions, base_url or None, self._api_key(name, configured))
+        configured = self._configured.get(name, {})
+        variable = _remote(name).base_url_variable
+        base_url, source = configured.get("base_url"), f"providers.{name}.base_url"
+        if not base_url:
+            base_url, source = os.environ.get(variable, "").strip(), variable
+        return ProviderSettings(model, dimensions, base_url or None, source, *self._api_key(name, configured))
 
-    def _api_key(self, name: str, configured: Mapping[str, Any]) -> ApiKey | None:
-        if configured.get("api_key"):
-            return ApiKey(str(configured["api_key"]).strip(), f"providers.{name}.api_key")
+    def _api_key(self, name: str, configured: Mapping[str, Any]) -> tuple[ApiKey | None, str]:
+        """The key, if there is one, and where it is looked for."""
+        if "api_key" in configured:
+            source = f"providers.{name}.api_key"
+            value = str(configured["api_key"] or "").strip()
+            return (ApiKey(value, source) if value else None), source
+        variables = _remote(name).key_variables
         for values in (self.secrets, os.environ):
-            for variable in _remote(name).key_variables:
+            for variable in variables:
                 # A key that was read from a file has a newline at its end.
                 if value := values.get(variable, "").strip():
-                    return ApiKey(value, variable)
-        return None
+                    return ApiKey(value, variable), variable
+        return None, " or ".join(variables)
 
     def _local_path(self) -> Path:
         configured = self._configured.get("local", {}).get("path")
-        return Path(str(configured)).expanduser() if configured else default_model_path()
+        return expanded(str(configured)) if configured else default_model_path()
 
     def _as_in(self, meta: Mapping[str, Any]) -> Provider:
-        """The provider, model and width that an index's `meta` names."""
+        """The provider, model and width that an index's `meta` names, where its address is the same."""
         name, model, dimensions = str(meta.get("provider")), meta.get("model"), meta.get("dimensions")
+        there, remote = meta.get("baseUrl"), _remote(name)
+        default = str(getattr(remote, "default_base_url", ""))
+        here = (self._settings(name).base_url or default).rstrip("/")
+        if isinstance(there, str) and there != here:
+            raise ProviderMissing(
+                f"they were made at {there}, and the address of {name} here is {here}; "
+                f"{remote.base_url_variable} or providers.{name}.base_url sets it"
+            )
         if name == "local":
-            # A file is known by its content; its path is only where to look for it.
-            path = self._local_path()
-            if path.name != model and isinstance(meta.get("modelPath"), str):
-                path = Path(meta["modelPath"])
-            model = str(path)
+            model = str(self._local_path_in(meta))
         return self.get(
             name,
             model if isinstance(model, str) else None,
             dimensions if isinstance(dimensions, int) and dimensions > 0 else None,
         )
+
+    def _local_path_in(self, meta: Mapping[str, Any]) -> Path:
+        """Where the file of an index's model is: as configured, if it has that name, or where it was."""
+        path, there = self._local_path(), meta.get("modelPath")
+        if path.name != meta.get("model") and isinstance(there, str):
+            # Of any other file not even whether it exists is told: a database may be anybody's.
+            if Path(there).suffix != ".gguf" or not there.isprintable() or not Path(there).is_file():
+                raise ProviderMissing(
+                    f"there is no file {there}; AGENT_MEMORY_LOCAL_MODEL or providers.local.path says "
+                    f"where a file named {meta.get('model')} is"
+                )
+            return Path(there)
+        return path
+
+
+def parse_names(names: str) -> dict[str, str | None]:
+    """The names of a chain with their models; raises ValueError."""
+    asked: dict[str, str | None] = {}
+    for member in names.split(","):
+        name, _, model = (part.strip() for part in member.partition("="))
+        if name not in PROVIDERS and name not in (AUTO, NO_PROVIDER):
+            known = ", ".join([AUTO, *PROVIDERS, NO_PROVIDER])
+            raise ValueError(f"provider must be of {known}, not {name!r}")
+        if model and name in (AUTO, NO_PROVIDER):
+            raise ValueError(f"a model needs its provider's name, not {name}")
+        asked.setdefault(name, model or None)
+    return asked
 
 
 class AbsentProvider(Provider):
@@ -201,6 +237,9 @@ class AbsentProvider(Provider):
         self.model = str(meta.get("model"))
         self.dims = meta.get("vectorDims")
         self.dimensions = meta.get("dimensions")
+        prompts = meta.get("prompts")
+        if isinstance(prompts, dict):
+            self.prompts = Prompts(str(prompts.get("query", "")), str(prompts.get("document", "")))
         self._key = str(meta.get("providerKey"))
         self._location = {name: meta[name] for name in ("baseUrl", "modelPath") if name in meta}
         self._reason = reason

@@ -29,9 +29,7 @@ class LLMProvider(Provider):
         try:
             import llm
         except ImportError as error:
-            raise ProviderMissing(
-                "llm is not installed: pip install 'datasette-agent-memory[llm]'"
-            ) from error
+            raise ProviderMissing("llm is not installed: pip install llm") from error
         if not settings.model:
             raise EmbeddingError("llm needs --model; llm embed-models lists those there are")
         if settings.dimensions is not None:
@@ -57,13 +55,26 @@ class LLMProvider(Provider):
         import llm
 
         try:
-            vectors = np.array(list(self._model.embed_multi(texts)), dtype=np.float64)
+            answer = list(self._model.embed_multi(texts))
         except llm.NeedsKeyException as error:
             raise EmbeddingError(f"{self}: {error}") from None
         except Exception as error:
             # A plugin's errors are of any kind, and may hold what it sent.
-            raise TemporaryError(f"{self} failed with {type(error).__name__}") from None
-        if vectors.ndim != 2 or len(vectors) != len(texts):
-            raise EmbeddingError(f"{self} gave {len(vectors)} vectors for {len(texts)} texts")
+            kind = TemporaryError if _is_of_the_network(error) else EmbeddingError
+            raise kind(f"{self} failed with {type(error).__name__}") from None
+        if len(answer) != len(texts):
+            raise EmbeddingError(f"{self} gave {len(answer)} vectors for {len(texts)} texts")
+        try:
+            vectors = np.array(answer, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise EmbeddingError(f"{self} gave something else than vectors") from None
+        if vectors.ndim != 2:
+            raise EmbeddingError(f"{self} gave something else than vectors")
         self.dims = vectors.shape[1]
         return unit_length(vectors)
+
+
+def _is_of_the_network(error: Exception) -> bool:
+    """Whether an error may pass: one of a connection's, or of the libraries that have them."""
+    kinds = [kind.__module__.partition(".")[0] for kind in type(error).__mro__]
+    return isinstance(error, OSError) or not {"httpx", "httpcore", "openai", "requests"}.isdisjoint(kinds)

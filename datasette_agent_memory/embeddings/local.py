@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ _MAX_CHARS_PER_TOKEN = 8
 #: if it left most of the weights as they were.
 _SAMPLES, _SAMPLE_BYTES = 256, 8192
 
+#: The packages that have llama.cpp, in the order in which they are tried.
+_ENGINES = ("xllamacpp", "llama_cpp")
+
 #: Where a model's metadata are searched, which come before its vocabulary of some megabytes.
 _HEADER_BYTES = 1 << 24
 #: One vector for a text: the mean, the first token's, or the last one's.
@@ -54,8 +58,16 @@ _Engine = Callable[[str], list[float]]
 def default_model_path() -> Path:
     """AGENT_MEMORY_LOCAL_MODEL, or EmbeddingGemma in the application's folder; need not exist."""
     if path := os.environ.get("AGENT_MEMORY_LOCAL_MODEL"):
-        return Path(path).expanduser()
+        return expanded(path)
     return Path(click.get_app_dir("io.datasette.agent-memory")) / "embeddinggemma-300M-Q8_0.gguf"
+
+
+def expanded(path: str) -> Path:
+    """The path with `~` at its start for the home of a user, if there is such a user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 class LocalProvider(Provider):
@@ -66,7 +78,9 @@ class LocalProvider(Provider):
 
     def __init__(self, settings: ProviderSettings) -> None:
         """Reads the file's header only; raises EmbeddingError where it is no embedding model's."""
-        self.path = Path(settings.model).expanduser() if settings.model else default_model_path()
+        self.path = expanded(settings.model) if settings.model else default_model_path()
+        if not any(find_spec(name) for name in _ENGINES):
+            raise ProviderMissing("a GGUF file needs llama.cpp: pip install xllamacpp")
         self.model = self.path.name
         self.prompts = prompts_for(self.model)
         self._width, context = _read_header(self.path)
@@ -157,13 +171,14 @@ class _TooLong(RuntimeError):
 
 
 def _load_engine(path: Path, max_tokens: int, width: int) -> _Engine:
-    for name, start in (("xllamacpp", _start_xllamacpp), ("llama_cpp", _start_llama_cpp)):
+    starts = {"xllamacpp": _start_xllamacpp, "llama_cpp": _start_llama_cpp}
+    for name in _ENGINES:
         try:
             module = importlib.import_module(name)
         except (ImportError, OSError, RuntimeError):  # the others: a library built for another machine
             continue
         try:
-            engine = start(module, path, max_tokens)
+            engine = starts[name](module, path, max_tokens)
             if len(engine("a")) != width:
                 raise ValueError(f"its vectors are not of {width} dimensions")
             return engine
@@ -173,7 +188,7 @@ def _load_engine(path: Path, max_tokens: int, width: int) -> _Engine:
             raise EmbeddingError(f"{name} has no folder for temporary files ({error.strerror})") from error
         except AttributeError as error:
             raise EmbeddingError(f"this version of {name} is not known here ({error})") from error
-    raise ProviderMissing("a GGUF file needs llama.cpp: pip install 'datasette-agent-memory[gguf]'")
+    raise ProviderMissing("a GGUF file needs llama.cpp: pip install xllamacpp")
 
 
 def _try_in_child(path: Path, max_tokens: int, width: int) -> None:
@@ -277,9 +292,11 @@ def _read_header(path: Path) -> tuple[int, int]:
                 names = (b"pooling_type", b"embedding_length", b"context_length")
                 pooling, width, context = [_metadata(head, name) for name in names]
     except FileNotFoundError as error:
-        raise ProviderMissing(f"there is no file {path}") from error
-    except OSError as error:
-        raise EmbeddingError(f"{path} cannot be read ({error.strerror})") from error
+        raise ProviderMissing(
+            f"there is no file {path}; --model or AGENT_MEMORY_LOCAL_MODEL says where one is"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise EmbeddingError(f"{path} cannot be read ({getattr(error, 'strerror', error)})") from error
     if pooling not in _POOLINGS or not width or not context:
         raise EmbeddingError(f"{path} is not an embedding model (it has no pooling), or it is damaged")
     return width, context

@@ -13,14 +13,16 @@ import time
 from collections import OrderedDict, deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from .base import InputRefused, Provider, TemporaryError
+from .base import InputRefused, Provider, TemporaryError, guarded
 from .batches import with_retries
 
 _CACHE_SIZE = 512
 _WORKERS = 4
 _ATTEMPTS = 3
+_FIRST_WAIT_S = 0.2
 #: A provider that has failed is left alone this long, or as long as it asks for.
 _PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0
@@ -28,6 +30,19 @@ _LONGEST_PAUSE_S = 600.0
 _MAX_QUERY_CHARS = 4000
 
 _Key = tuple[str, str]
+_Jobs = queue.SimpleQueue[tuple[float, Provider, _Key, "Future[bytes]"]]
+
+
+class _Crowded(TemporaryError):
+    """A query was not even sent: it says nothing of the provider."""
+
+
+@dataclass
+class _Workers:
+    """The threads that ask one provider, and what they are to ask."""
+
+    jobs: _Jobs = field(default_factory=queue.SimpleQueue)
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,8 +64,8 @@ class QueryVectors:
         self._lock = threading.Lock()
         self._vectors: OrderedDict[_Key, bytes] = OrderedDict()
         self._under_way: dict[_Key, Future[bytes]] = {}
-        self._jobs: queue.SimpleQueue[tuple[float, Provider, str, _Key, Future[bytes]]] = queue.SimpleQueue()
-        self._workers = 0
+        #: Of each provider, so that one that hangs holds up no other.
+        self._workers: dict[str, _Workers] = {}
         #: By a provider's key: until when it is left alone, and why.
         self._failures: dict[str, tuple[float, str]] = {}
         self._paid_for: deque[float] = deque()
@@ -67,24 +82,31 @@ class QueryVectors:
     def computed(self, provider: Provider, text: str) -> bytes:
         """The vector by a provider in this process; raises EmbeddingError."""
         vector = self.cached(provider.key, text)
-        return vector if vector is not None else self._ask(provider, text, (provider.key, _shortened(text)))
+        return vector if vector is not None else self._ask(provider, (provider.key, _shortened(text)))
 
     def fetch(self, provider: Provider, text: str, timeout_s: float) -> None:
         """Have the vector in the cache; raises EmbeddingError, at the latest after the timeout."""
+        future = self._asked(provider, text, timeout_s)
         try:
-            self._asked(provider, text, timeout_s).result(timeout_s)
+            future.result(timeout_s)
         except FutureTimeoutError:
-            raise _too_slow(provider, timeout_s) from None
+            raise self._too_slow(provider, timeout_s, future) from None
 
     async def fetch_async(self, provider: Provider, text: str, timeout_s: float) -> None:
         """As fetch, without blocking the event loop."""
-        asked = asyncio.wrap_future(self._asked(provider, text, timeout_s))
+        future = self._asked(provider, text, timeout_s)
+        asked = asyncio.wrap_future(future)
         try:
             # Shielded: others may wait for the same vector, and the next query may want it.
             await asyncio.wait_for(asyncio.shield(asked), timeout_s)
         except (asyncio.TimeoutError, TimeoutError):
             asked.add_done_callback(lambda future: future.cancelled() or future.exception())
-            raise _too_slow(provider, timeout_s) from None
+            raise self._too_slow(provider, timeout_s, future) from None
+
+    def failure(self, provider: Provider) -> str | None:
+        """Why the last query could not be embedded, None where it was, or none has been asked."""
+        with self._lock:
+            return self._failures.get(provider.key, (0.0, None))[1]
 
     def may_pay(self, most_a_minute: int) -> bool:
         """Whether one more of the queries that are limited may cost something now; counts it if so."""
@@ -119,21 +141,25 @@ class QueryVectors:
                 future.set_exception(TemporaryError(why))
                 return future
             self._under_way[key] = future
-            self._jobs.put((time.monotonic() + timeout_s, provider, text, key, future))
-            if self._workers < _WORKERS:
-                self._workers += 1
+            workers = self._workers.setdefault(provider.key, _Workers())
+            workers.jobs.put((time.monotonic() + timeout_s, provider, key, future))
+            if workers.count < _WORKERS:
+                workers.count += 1
                 # Daemons: a call that hangs must not keep the program alive.
-                threading.Thread(target=self._work, daemon=True).start()
+                threading.Thread(target=self._work, args=(workers.jobs,), daemon=True).start()
             return future
 
-    def _work(self) -> None:
+    def _work(self, jobs: _Jobs) -> None:
         while True:
-            deadline, provider, text, key, future = self._jobs.get()
+            deadline, provider, key, future = jobs.get()
+            future.set_running_or_notify_cancel()
             try:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise TemporaryError(f"{provider} has too many queries to answer")
-                vector = with_retries(lambda: self._ask(provider, text, key), _ATTEMPTS, left, time.sleep)  # noqa: B023
+                    raise _Crowded(f"{provider} has too many queries to answer at once")
+                vector = with_retries(
+                    partial(self._ask, provider, key), _ATTEMPTS, left, time.sleep, first_wait_s=_FIRST_WAIT_S
+                )
             except BaseException as error:
                 self._end(provider, key, error)
                 future.set_exception(error)
@@ -141,8 +167,17 @@ class QueryVectors:
                 self._end(provider, key, None)
                 future.set_result(vector)
 
-    def _ask(self, provider: Provider, text: str, key: _Key) -> bytes:
-        vector = provider.embed_query(key[1]).astype("<f4").tobytes()
+    def _too_slow(self, provider: Provider, timeout_s: float, future: Future[bytes]) -> TemporaryError:
+        if not future.running() and not future.done():
+            return _Crowded(f"{provider} has too many queries to answer at once")
+        error = TemporaryError(f"{provider} did not answer within {timeout_s:g} s")
+        with self._lock:
+            # The next query need not wait as long to learn as much.
+            self._failures[provider.key] = (time.monotonic() + _PAUSE_S, str(error))
+        return error
+
+    def _ask(self, provider: Provider, key: _Key) -> bytes:
+        vector = guarded(provider, lambda: provider.embed_query(key[1])).astype("<f4").tobytes()
         with self._lock:
             self._vectors[key] = vector
             while len(self._vectors) > _CACHE_SIZE:
@@ -155,7 +190,7 @@ class QueryVectors:
             if error is None:
                 self._failures.pop(provider.key, None)
                 return
-            if isinstance(error, InputRefused):
+            if isinstance(error, (InputRefused, _Crowded)):
                 return
             pause = getattr(error, "retry_after_s", None) or _PAUSE_S
             self._failures[provider.key] = (time.monotonic() + min(pause, _LONGEST_PAUSE_S), str(error))
@@ -163,10 +198,6 @@ class QueryVectors:
 
 def _shortened(text: str) -> str:
     return text[:_MAX_QUERY_CHARS]
-
-
-def _too_slow(provider: Provider, timeout_s: float) -> TemporaryError:
-    return TemporaryError(f"{provider} did not answer within {timeout_s:g} s")
 
 
 #: The process's.

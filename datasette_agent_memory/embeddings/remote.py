@@ -12,7 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     import httpx
 
 CONNECT_TIMEOUT_S = 10.0
+#: Of a whole answer, and of any part of it.
 READ_TIMEOUT_S = 60.0
+#: A query that waits longer has been given up by whoever asked it.
+QUERY_READ_TIMEOUT_S = 20.0
 
 #: A message of a server's is shown no longer than this.
 _MAX_MESSAGE_CHARS = 200
@@ -70,12 +73,12 @@ class RemoteProvider(Provider):
         self.dimensions = settings.dimensions
         self.dims = settings.dimensions or self.known_dims.get(self.model)
         self.prompts = prompts_for(self.model)
-        self.base_url = _checked_base_url(settings.base_url or self.default_base_url, self.base_url_variable)
+        self.base_url = checked_base_url(settings.base_url or self.default_base_url, settings.base_url_source)
         self._key = settings.api_key
         if self._key is not None and not re.fullmatch(r"[\x21-\x7e]+", self._key.reveal()):
             raise EmbeddingError(f"the key of {self._key.source} has characters that no key has")
         if self._key is None and self.base_url == self.default_base_url:
-            raise ProviderMissing(f"{self.name} needs a key: {' or '.join(self.key_variables)} is not set")
+            raise ProviderMissing(f"{self.name} needs a key: {settings.api_key_source} is not set")
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
 
@@ -113,7 +116,8 @@ class RemoteProvider(Provider):
     def _embed(self, texts: list[str], is_query: bool) -> Vectors:
         # JSON cannot carry half a surrogate pair.
         texts = [text.encode("utf-8", "replace").decode() for text in texts]
-        answer = self._post(*self._request(texts, is_query))
+        timeout_s = min(READ_TIMEOUT_S, QUERY_READ_TIMEOUT_S) if is_query else READ_TIMEOUT_S
+        answer = self._post(*self._request(texts, is_query), timeout_s)
         try:
             vectors = np.array(self._vectors(answer, len(texts)), dtype=np.float64)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -124,18 +128,22 @@ class RemoteProvider(Provider):
             raise TemporaryError(f"{self} answered with JSON that has not one vector for each text")
         if self.dims is not None and vectors.shape[1] != self.dims:
             raise EmbeddingError(
-                f"{self} gave vectors of {vectors.shape[1]} dimensions instead of {self.dims}"
+                f"{self} gave vectors of {vectors.shape[1]} dimensions instead of {self.dims}; "
+                "is that the model?"
             )
         self.dims = vectors.shape[1]
         return unit_length(vectors)
 
-    def _post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Any:
+    def _post(self, path: str, headers: dict[str, str], body: dict[str, Any], timeout_s: float) -> Any:
         import httpx
 
         address = f"{self.base_url}/{path}"
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
-            with self._http().stream("POST", address, headers=headers, json=body) as response:
-                content = _read(response)
+            with self._http().stream(
+                "POST", address, headers=headers, json=body, timeout=timeout
+            ) as response:
+                content = _read(response, monotonic() + timeout_s)
         except httpx.TimeoutException:
             raise TemporaryError(f"{self} did not answer in time") from None
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
@@ -162,7 +170,13 @@ class RemoteProvider(Provider):
         with self._lock:
             if self._client is None:
                 # Redirects are not followed: they would take the key elsewhere.
-                self._client = httpx.Client(timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S))
+                try:
+                    self._client = httpx.Client()
+                except Exception as error:
+                    # Of proxies and certificates in the environment, by whatever they are read.
+                    raise EmbeddingError(
+                        f"{self}: the network cannot be used as it is set up: {self._redacted(str(error))}"
+                    ) from error
             return self._client
 
     def close(self) -> None:
@@ -222,7 +236,7 @@ def in_order(items: Any, count: int, vector: str = "embedding") -> list[Any]:
     return [by_index[index] for index in range(count)]
 
 
-def _checked_base_url(url: str, variable: str) -> str:
+def checked_base_url(url: str, source: str) -> str:
     """The URL without a slash at its end; raises EmbeddingError where it could not be shown or used."""
     try:
         parts = urlsplit(url.strip())
@@ -230,16 +244,21 @@ def _checked_base_url(url: str, variable: str) -> str:
     except ValueError:
         usable = False
     if not usable or not url.strip().isprintable():
-        raise EmbeddingError(f"{variable} is not an address like https://host/v1")
+        raise EmbeddingError(f"{source} is not an address like https://host/v1")
     if parts.username is not None or parts.query or parts.fragment:
         # The address stands in messages and in the database.
-        raise EmbeddingError(f"{variable} must have no user, password, ? or #")
+        raise EmbeddingError(f"{source} must have no user, password, ? or #")
     return url.strip().rstrip("/")
 
 
-def _read(response: httpx.Response) -> bytes:
+def _read(response: httpx.Response, deadline: float) -> bytes:
+    import httpx
+
     parts, size = [], 0
     for part in response.iter_bytes():
+        # A time limit for each part is none for one that comes byte by byte.
+        if monotonic() > deadline:
+            raise httpx.ReadTimeout("the answer takes too long")
         size += len(part)
         if size > _MAX_ANSWER_BYTES:
             raise EmbeddingError("the answer has no end")

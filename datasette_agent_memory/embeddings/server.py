@@ -67,9 +67,12 @@ async def fetch_query_vector(provider: Provider, q: str, settings: EmbeddingSett
     if actor is None and settings.anonymous_per_minute is not None:
         most = settings.anonymous_per_minute
         if not most:
-            return Asked("that is only for those who are logged in")
+            return Asked("this server embeds those of visitors who are logged in only")
         if not QUERY_VECTORS.may_pay(most):
-            return Asked(f"of those who are not logged in, {most} queries a minute may be")
+            return Asked(
+                f"this server embeds {most} new queries a minute of visitors who are not logged in; "
+                "try again in a minute, or log in"
+            )
     started = time.perf_counter()
     failure = None
     try:
