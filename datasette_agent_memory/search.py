@@ -122,6 +122,8 @@ class Answer:
 
     def as_openclaw(self) -> dict[str, Any]:
         """The shape that OpenClaw's memory_search tool returns."""
+        first = next(iter(self.index.passed_over), None)
+        fallback = {"from": first["provider"], "reason": first["reason"]} if first else None
         return {
             "results": [
                 {
@@ -137,6 +139,7 @@ class Answer:
             ],
             "provider": self.provider,
             "model": self.model,
+            **({"fallback": fallback} if fallback else {}),
             "citations": "on",
             "mode": self.options.mode,
         }

@@ -45,6 +45,7 @@ def plain(value: Any) -> str:
 
 def print_answer(answer: Answer) -> None:
     print_notices(answer)
+    click.secho(printable(_how(answer)), dim=True, err=True)
     if not answer.hits:
         click.echo("Nothing matches.")
     for number, hit in enumerate(answer.hits, 1):
@@ -59,6 +60,15 @@ def print_answer(answer: Answer) -> None:
         ]
         for line in "".join(pieces).strip().splitlines():
             click.echo(f"      {line}" if line.strip() else "")
+
+
+def _how(answer: Answer) -> str:
+    """How the answer was found, in a line."""
+    results = f"{len(answer.hits)} result{'s' * (len(answer.hits) != 1)}"
+    if answer.options.mode == "keyword":
+        return f"{results}, by keyword"
+    model = f"{answer.provider} {answer.model}, {answer.index.dims} dimensions"
+    return f"{results}, {answer.options.mode} with {model}"
 
 
 def print_notices(answer: Answer) -> None:

@@ -108,7 +108,7 @@ def test_order_and_members_can_be_said(names, monkeypatch):
 
 
 @pytest.mark.parametrize("step", ["bad_key", "quota", ("status", 404), ("status", 500)], ids=str)
-def test_a_provider_that_fails_hands_over_wholly(workspace, run, state, server, monkeypatch, step):
+def test_a_provider_that_fails_hands_over_wholly(workspace, run, state, server, database, monkeypatch, step):
     monkeypatch.setattr(batches, "INDEX_ATTEMPTS", 2)
     monkeypatch.setenv("GEMINI_API_KEY", KEY)
     monkeypatch.setenv("GEMINI_BASE_URL", server.url)
@@ -122,6 +122,9 @@ def test_a_provider_that_fails_hands_over_wholly(workspace, run, state, server, 
     assert status["pending_chunks"] == 0 and status["first_choice"] is False
     assert [one["provider"] for one in status["passed_over"]] == ["openai", "gemini"]
     assert "second_choice" in [notice["code"] for notice in status["notices"]]
+    with open_readonly(database) as conn:
+        fallback = ask(conn, "heron").as_openclaw()["fallback"]
+    assert fallback["from"] == "openai" and "HTTP" in fallback["reason"]
     assert KEY not in json.dumps(status) + result.output
 
 

@@ -100,8 +100,11 @@ class Providers:
         members = [one for name in asked for one in (AUTO_CHAIN if name == AUTO else (name,))]
         for name in dict.fromkeys(members):
             model = asked.get(name)
-            is_own = name == meta.get("provider") and name != NO_PROVIDER
-            is_own = is_own and (model is None or Path(model).name == Path(str(meta.get("model"))).name)
+            # A file goes by its name in `meta`.
+            known_as = Path(model).name if model is not None and name == "local" else model
+            is_own = (
+                name == meta.get("provider") and name != NO_PROVIDER and known_as in (None, meta.get("model"))
+            )
             if name not in asked and not is_own and not self._is_there(name):
                 continue
             if name == NO_PROVIDER:
