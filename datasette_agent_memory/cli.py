@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS
 from .config import resolve_options
@@ -117,7 +118,9 @@ def index(
 
     meta = index_meta(database)
     asked = asked_providers(provider, model, dimensions, meta)
-    chain = choose_chain(asked, meta, is_asked_now=provider is not None)
+    # A variable of the environment stays, and says nothing of this run.
+    source = click.get_current_context().get_parameter_source("provider")
+    chain = choose_chain(asked, meta, is_asked_now=source is ParameterSource.COMMANDLINE)
     settings = IndexSettings(
         root,
         paths=paths,
@@ -290,7 +293,6 @@ def evaluate(
     given = {name: value for name, value in given_parameters(options).items() if value is not None}
     resolve_options(given)
     asked = read_queries(queries)
-    # One model for all: a measurement of several would say nothing of any.
     chain = choose_chain(asked_providers(provider, model, dimensions))
     for passed_over in chain.passed_over:
         echo(f"{passed_over.provider} is passed over: {passed_over.reason}", err=True)

@@ -109,6 +109,19 @@ def use_wal(conn: Connection) -> None:
 
 
 @contextmanager
+def snapshot(conn: Connection) -> Iterator[None]:
+    """What is read inside is of one moment, whatever is written meanwhile."""
+    if conn.in_transaction:
+        yield
+        return
+    conn.execute("begin")
+    try:
+        yield
+    finally:
+        conn.rollback()
+
+
+@contextmanager
 def transaction(conn: Connection) -> Iterator[None]:
     """All or nothing, for a connection in autocommit mode; part of one that is open already."""
     if conn.in_transaction:

@@ -20,11 +20,11 @@ from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, chunk_markdown
 from .config import MAX_DIMENSIONS
 from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
 from .embeddings.base import EmbeddingError, Provider, TemporaryError, to_json
-from .embeddings.batches import Interrupted, Text, embed_in_batches
+from .embeddings.batches import Embedded, Interrupted, Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
 from .locks import embedding_turn
-from .report import IndexIncomplete, IndexReport, Listener
+from .report import IndexIncomplete, IndexReport, Listener, WidthChanged
 from .sources import (
     Found,
     NotASource,
@@ -89,12 +89,16 @@ def update_index(
         what = "is a file, not a folder" if settings.root.is_file() else "no such folder"
         raise SourceError(f"{settings.root}: {what}")
     passed_over = list(settings.passed_over)
+    was_there = database.exists()
     try:
         with ExitStack() as stack:
             caches = [stack.enter_context(open_readonly(path)) for path in settings.cache_from]
             conn = stack.enter_context(_opened(database, settings.dry_run))
+            has_written = False
             for number, provider in enumerate(settings.providers, 1):
-                run = _Run(conn, caches, database, settings, provider, passed_over, listener, stop)
+                run = _Run(
+                    conn, caches, database, settings, provider, passed_over, listener, stop, has_written
+                )
                 try:
                     report = run.run()
                     break
@@ -102,9 +106,14 @@ def update_index(
                     if number == len(settings.providers) or settings.paths or not error.is_for_good:
                         raise
                     passed_over.append(PassedOver(run.report.provider, str(error.cause)))
+                    has_written = True
                     run.listener.handed_over(passed_over[-1], settings.providers[number])
     except sqlite3.Error as error:
         raise DatabaseError(f"{database}: {error}") from error
+    finally:
+        # Of a run that did not get as far as to a table.
+        if not was_there and database.is_file() and not database.stat().st_size:
+            database.unlink()
     report.took_s = round(time.perf_counter() - started, 3)
     return report
 
@@ -128,8 +137,11 @@ class _Run:
         passed_over: Sequence[PassedOver],
         listener: Listener | None,
         stop: threading.Event | None,
+        has_written: bool,
     ) -> None:
         self.database = database
+        #: Whether another provider has had its turn in this run, and left text without vectors.
+        self.has_written = has_written
         self.root = settings.root.resolve()
         self.settings = settings
         self.provider = provider
@@ -178,6 +190,9 @@ class _Run:
             for known in self._known(texts):
                 del texts[known]
             texts |= self.missing
+            if not self.settings.force:
+                for refused in self.writer.refused(list(texts)):
+                    del texts[refused]
             self._plan(texts)
             self.report.embeddings_computed = len(texts)
         elif self.is_rebuild:
@@ -366,6 +381,11 @@ class _Run:
 
     def _embed_pending(self) -> None:
         """Give a vector to every chunk that waits for one, of other runs' too; raises IndexIncomplete."""
+        if self.other_caches:
+            # They may have what the provider refuses.
+            known = self._known({text.hash: text for text in self.writer.pending_texts()})
+            if known:
+                self._write_vectors(known)
         while self._pending():
             with embedding_turn(self.database) as is_ours:
                 if not is_ours:
@@ -390,23 +410,32 @@ class _Run:
         if self.provider is None:
             return
         self._plan({text.hash: text for text in texts})
+        # Where the width is known from the index alone, one text shows whether it still holds.
+        first = 1 if self.provider.dims is None and self.writer.dims is not None else len(texts)
         try:
-            for embedded in embed_in_batches(self.provider, texts, self.stop, self.listener.waits):
-                if embedded.vectors:
-                    keep({hash: to_json(vector) for hash, vector in embedded.vectors.items()})
-                self.report.embeddings_computed += len(embedded.vectors)
-                if embedded.refused:
-                    self.writer.refuse(one.text.hash for one in embedded.refused)
-                self.report.refused += embedded.refused
-                self.listener.embedded(len(embedded.vectors) + len(embedded.refused), embedded.tokens)
+            for part in (texts[:first], texts[first:]):
+                for embedded in embed_in_batches(self.provider, part, self.stop, self.listener.waits):
+                    self._keep_embedded(embedded, keep)
         except EmbeddingError as error:
             if not self.is_rebuild:
                 self._write_meta(failure=str(error))
+            elif self.writer.is_ours:
+                self.writer.note_failure(str(error))
             raise self._incomplete(error, len(texts)) from error
+
+    def _keep_embedded(self, embedded: Embedded, keep: Callable[[dict[str, Embedding]], None]) -> None:
+        if embedded.vectors:
+            keep({hash: to_json(vector) for hash, vector in embedded.vectors.items()})
+        refused = [one.text.hash for one in embedded.refused if one.is_final]
+        if refused:
+            self.writer.refuse(refused)
+        self.report.embeddings_computed += len(embedded.vectors)
+        self.report.refused += embedded.refused
+        self.listener.embedded(len(embedded.vectors) + len(embedded.refused), embedded.tokens)
 
     def _incomplete(self, error: EmbeddingError, texts: int) -> IndexIncomplete:
         done = self.report.embeddings_computed
-        if self.is_rebuild:
+        if self.is_rebuild and not self.has_written:
             message = f"{error}; the index is as it was, and {done} of {texts} texts are embedded and kept"
         else:
             message = f"{error}; {done} of {texts} texts are embedded and kept, and keywords find all of them"
@@ -415,12 +444,15 @@ class _Run:
             if isinstance(error, (TemporaryError, Interrupted))
             else ("run again when that is mended, or with another --provider or --model")
         )
+        if self.has_written:
+            reasons = [one.reason for one in self.report.passed_over]
+            message = "; ".join([*reasons, message])
         return IndexIncomplete(f"{message}: {again}", error, self.writer.has_own_vectors())
 
     def _write_meta(self, is_rebuilt: bool = False, failure: str | None = None) -> None:
         more: dict[str, Any] = {
             "passedOver": [vars(one) for one in self.report.passed_over],
-            "refusedTexts": len(self.writer.refused(text.hash for text in self.writer.pending_texts())),
+            "refusedChunks": self.writer.count_refused(),
         }
         if failure is not None:
             more["failure"] = failure
@@ -445,12 +477,26 @@ class _Run:
                 f"{self.provider} gives {dims} dimensions, and an index can have {MAX_DIMENSIONS}; "
                 "--dimensions asks for less"
             )
-        if self.writer.dims is not None and not self.settings.force:
-            raise EmbeddingError(
+        if self.writer.dims is not None and not self.is_rebuild:
+            raise WidthChanged(
                 f"{self.provider} now gives {dims} dimensions, and the index has {self.writer.dims}; "
                 "--force makes the index again"
             )
         self.writer.change_width(dims)
+
+    def _warm_cache(self, found: Found) -> None:
+        """Have the embeddings of all texts in the cache; raises IndexIncomplete."""
+        while True:
+            self.missing.clear()
+            for batch in self._batches(found, rebuild=True):
+                self._stop_if_asked()
+                self._cached(batch)
+            width = self.writer.dims
+            refused = self.writer.refused(self.missing)
+            self._embed([text for hash, text in self.missing.items() if hash not in refused], self._keep)
+            if width in (None, self.writer.dims):
+                return
+            # The model's width has changed, which has made useless what was cached.
 
     def _rebuild(self, found: Found) -> None:
         """Make the whole index again, while the old one goes on answering."""
@@ -466,12 +512,7 @@ class _Run:
                         f"{self.database}: another run is embedding for this index; "
                         "run again when it has ended"
                     )
-                for batch in self._batches(found, rebuild=True):
-                    self._stop_if_asked()
-                    self._cached(batch)
-                refused = self.writer.refused(self.missing)
-                missing = [text for hash, text in self.missing.items() if hash not in refused]
-                self._embed(missing, self._keep)
+                self._warm_cache(found)
         with self.writer.rebuilding():
             self._go_through(found, rebuild=True, write=self.writer.write_file)
             for skipped in found.skipped:
@@ -484,7 +525,7 @@ class _Run:
             self._write_meta(is_rebuilt=True)
         self.report.files_removed = len(self._gone(found, [""]))
         self.is_rebuild = False
-        # What a changed width has made useless meanwhile.
+        # Of files that have changed meanwhile.
         self._embed_pending()
 
 

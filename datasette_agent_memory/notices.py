@@ -40,6 +40,13 @@ def usable_sides(
             notices.append(_scan_notice(index))
         if index.has_embeddings and index.pending:
             notices.append(_pending_notice(index))
+        elif index.failure and not index.pending:
+            notices.append(
+                Notice(
+                    "last_run_failed",
+                    f"The last run ended with: {index.failure}. The index is as it was before.",
+                )
+            )
         if index.passed_over:
             notices.append(_second_choice_notice(index))
     if text and not index.has_fts:
@@ -89,7 +96,7 @@ def other_width(index: MemoryIndex, dims: int) -> Notice:
 
 def _pending_notice(index: MemoryIndex) -> Notice:
     found = "are found by keyword only" if index.has_embeddings else "search is by keyword only"
-    if index.refused and not index.failure:
+    if index.refused >= index.pending:
         return Notice(
             "vectors_pending",
             f"{index.pending:,} of {index.chunk_count:,} chunks have no vector, since {index.provider} "

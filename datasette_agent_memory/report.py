@@ -99,6 +99,10 @@ class Listener:
         """A provider has failed for good, and the whole index is made with the following one."""
 
 
+class WidthChanged(EmbeddingError):
+    """A provider gives vectors of another width than those of the index."""
+
+
 class IndexIncomplete(EmbeddingError):
     """Embedding has stopped; what was done is kept."""
 
@@ -113,5 +117,5 @@ class IndexIncomplete(EmbeddingError):
     def is_for_good(self) -> bool:
         """Whether another provider is to have its turn. An index with vectors waits for its own
         provider to come back; one that has none yet does not."""
-        may_come_back = isinstance(self.cause, (TemporaryError, ProviderMissing))
+        may_come_back = isinstance(self.cause, (TemporaryError, ProviderMissing, WidthChanged))
         return not isinstance(self.cause, Interrupted) and not (may_come_back and self.has_vectors)

@@ -45,7 +45,7 @@ class MemoryIndex:
 
     @property
     def failure(self) -> str | None:
-        """What ended the last run before all chunks had their vector."""
+        """What ended the last run before it was through."""
         failure = self.meta.get("failure")
         return _short(failure) if isinstance(failure, str) else None
 
@@ -63,8 +63,8 @@ class MemoryIndex:
 
     @property
     def refused(self) -> int:
-        """How many texts the model has refused to embed."""
-        refused = self.meta.get("refusedTexts")
+        """How many of the chunks without a vector have a text that the model has refused."""
+        refused = self.meta.get("refusedChunks")
         return refused if isinstance(refused, int) else 0
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 from datasette.utils import sqlite_timelimit
 
 from .config import DEFAULT_EMBEDDING_TIMEOUT_S, SearchOptions, resolve_options
-from .connections import Connection, sqlite3
+from .connections import Connection, snapshot, sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
@@ -230,6 +230,19 @@ def search(
     went. Raises ParameterError for a bad value and NotAMemoryDatabase; whatever else is
     missing narrows the search and is said in the answer's notices.
     """
+    with snapshot(conn):
+        return _search(conn, q, given, configured, time_limit_ms, providers, asked)
+
+
+def _search(
+    conn: Connection,
+    q: str,
+    given: Mapping[str, object] | None,
+    configured: Mapping[str, object] | None,
+    time_limit_ms: int | None,
+    providers: Providers,
+    asked: Asked,
+) -> Answer:
     started = time.perf_counter()
     q = _without_surrogates(q)
     index = MemoryIndex.read(conn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from .connections import Connection, sqlite3
+from .connections import Connection, snapshot, sqlite3
 from .embeddings.base import EmbeddingError
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
@@ -16,6 +16,11 @@ from .search import NotAMemoryDatabase
 
 def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> dict[str, Any]:
     """Counts, model and notices of a database's index; raises NotAMemoryDatabase."""
+    with snapshot(conn):
+        return _read_status(conn, providers)
+
+
+def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
     index = MemoryIndex.read(conn)
     if index is None:
         raise NotAMemoryDatabase

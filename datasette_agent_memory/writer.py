@@ -110,6 +110,8 @@ class IndexWriter:
         }
         self.has_index = _check_database(conn, database)
         self.meta = read_meta(conn) if self.has_index else {}
+        #: Whether the database says of itself that it is an index of this project's.
+        self.is_ours = self.meta.get("generator") == PLUGIN_NAME
         tables = self._tables()
         self._has_vec_table = self._has_sqlite_vec and SIX_TABLES.chunks_vec in tables
         # Where some of an index of ours is gone, what is left of it cannot be trusted.
@@ -141,7 +143,7 @@ class IndexWriter:
         return self._count("chunks") if "chunks" in self._tables() else 0
 
     def count_pending(self) -> int:
-        """How many chunks wait for their vector."""
+        """How many chunks wait for a vector of this writer's provider."""
         return read_pending(self._conn) if self._provider and self.has_index else 0
 
     def has_own_vectors(self) -> bool:
@@ -253,6 +255,19 @@ class IndexWriter:
         if self._cache:
             with self._writing():
                 self._cache.forget_refused()
+
+    def count_refused(self) -> int:
+        """How many of the chunks without a vector have a text that the provider has refused."""
+        self.pending_texts()
+        refused = self.refused(self._pending_rows)
+        return sum(len(self._pending_rows[hash]) for hash in refused)
+
+    def note_failure(self, failure: str) -> None:
+        """Say in an index that stays as it is why it was not made again."""
+        with self._writing():
+            meta = {**read_meta(self._conn), "failure": failure}
+            write_meta(self._conn, meta)
+        self.meta = meta
 
     def prune_cache(self, most: int) -> None:
         """Keep the newest rows of the cache, of all providers, up to this number."""

@@ -35,6 +35,7 @@ class EmbeddingServer:
 
     A step is a name of a method below, or a tuple of it and its arguments. `refuses` is asked
     of each text, and `max_texts` is how many a request may have: a 400 where one says no.
+    A text that it `spoils` has a vector of `spoilt_value`.
     """
 
     def __init__(self):
@@ -42,6 +43,8 @@ class EmbeddingServer:
         self.always = None
         self.refuses = lambda text: False
         self.max_texts = 10_000
+        self.spoils = lambda text: False
+        self.spoilt_value = float("nan")
         self.dims = DIMS
         self.requests = []
         self.in_flight = self.most_in_flight = 0
@@ -125,7 +128,11 @@ class EmbeddingServer:
         if len(texts) > self.max_texts or any(self.refuses(text) for text in texts):
             self.answer(http, 400, {"error": {"message": "the input is too large", "code": None}})
             return
-        self.vectors(http, body, [vector(text, self.dims) for text in texts])
+        vectors = [vector(text, self.dims) for text in texts]
+        for index, text in enumerate(texts):
+            if self.spoils(text):
+                vectors[index] = [self.spoilt_value] * self.dims
+        self.vectors(http, body, vectors)
 
     def status(self, http, body, texts, number, headers=(), message="something is wrong", **more):
         self.answer(http, number, {"error": {"message": message, **more}}, headers)

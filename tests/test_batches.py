@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from embedding_server import DIMS
 
-from datasette_agent_memory.connections import DatabaseError, open_writable
+from datasette_agent_memory.connections import DatabaseError, open_readonly, open_writable
 from datasette_agent_memory.embeddings import batches
 from datasette_agent_memory.embeddings.base import EmbeddingError, TemporaryError
 from datasette_agent_memory.embeddings.batches import estimate_tokens
 from datasette_agent_memory.ingest import IndexSettings, update_index
 from datasette_agent_memory.report import IndexIncomplete, Listener
 from datasette_agent_memory.schema import PENDING_KEY
+from datasette_agent_memory.status import read_status
 
 
 def notes(count, text="heron note {n}"):
@@ -187,11 +188,109 @@ def test_a_provider_that_refuses_everything_is_told_from_bad_texts(workspace, in
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0])
 def test_vectors_of_no_use_are_refused_and_named(workspace, index, server, openai, vectors, value):
-    server.script = [("bad_vectors", value, slice(3, 5))]
+    server.spoils = lambda text: text in ("heron note 3\n", "heron note 4\n")
+    server.spoilt_value = value
     report = index(workspace(notes(10)), openai)
     assert vectors() == (10, 8)
     assert [one.text.path for one in report.refused] == ["memory/0003.md", "memory/0004.md"]
     assert all("zero or not finite" in one.reason for one in report.refused)
+
+
+@pytest.mark.parametrize("which", [slice(None), slice(3, 5)])
+def test_one_bad_answer_costs_no_text_its_vector(workspace, index, server, openai, vectors, which):
+    server.script = [("bad_vectors", float("nan"), which)]
+    report = index(workspace(notes(10)), openai)
+    assert vectors() == (10, 10) and report.refused == []
+
+
+def test_a_wrong_count_says_nothing_of_a_text(workspace, index, server, openai, vectors):
+    server.script = [None, "too_few"]
+    root = workspace(notes(1))
+    index(root, openai)
+    workspace({"memory/new.md": "new"})
+    report = index(root, openai)
+    assert vectors() == (2, 1) and len(report.refused) == 1
+    index(root, openai)
+    assert vectors() == (2, 2)
+
+
+def test_a_dry_run_leaves_out_what_was_refused(workspace, index, server, openai):
+    server.refuses = lambda text: "note 7\n" in text
+    root = workspace(notes(9))
+    index(root, openai)
+    (root / "memory/0007.md").rename(root / "memory/renamed.md")
+    server.requests.clear()
+    assert index(root, openai, dry_run=True).embeddings_computed == 0
+    index(root, openai)
+    # Nor does a bound of the cache have it sent again.
+    index(root, openai, max_cached=0)
+    index(root, openai)
+    assert server.requests == []
+
+
+def test_what_waits_is_not_called_refused(workspace, index, server, openai, database):
+    def notice():
+        with open_readonly(database) as conn:
+            return [
+                one["message"] for one in read_status(conn)["notices"] if one["code"] == "vectors_pending"
+            ]
+
+    server.refuses = lambda text: "note 2\n" in text
+    root = workspace(notes(6))
+    index(root, openai)
+    assert "1 of 6 chunks have no vector, since openai test-16 refused" in notice()[0]
+    server.always = "quota"
+    workspace({f"memory/new{n}.md": f"new {n}" for n in range(5)})
+    with pytest.raises(IndexIncomplete):
+        index(root, openai)
+    assert "6 of 11 chunks have no vector yet" in notice()[0]
+
+
+def test_a_forced_change_of_width_is_swapped_in_whole(workspace, index, server, openai, vectors, rows):
+    root = workspace(notes(9))
+    index(root, openai)
+    before = rows("select id, embedding from chunks order by id")
+    server.dims, openai.dims = 8, None
+    workspace({"memory/new.md": "new"})
+    server.script = [None, "bad_key"]
+    with pytest.raises(IndexIncomplete, match="the index is as it was"):
+        index(root, openai, force=True)
+    assert rows("select id, embedding from chunks order by id") == before
+    index(root, openai, force=True)
+    assert vectors() == (10, 10) and rows("select distinct dims from embedding_cache") == [(8,)]
+
+
+def test_a_changed_width_costs_one_text_and_no_vector(workspace, index, database, server, openai, vectors):
+    root = workspace(notes(9))
+    index(root, openai)
+    server.requests.clear()
+    for run in range(3):
+        server.dims, openai.dims = 8, None
+        workspace({f"memory/new{n}.md": f"new {n}" for n in range(5)})
+        with pytest.raises(IndexIncomplete, match="now gives 8 dimensions"):
+            update_index(database, IndexSettings(root, providers=[openai, None]))
+        assert vectors() == (14, 9) and len(server.texts) == run + 1
+
+
+def test_another_index_of_another_width_is_named(workspace, index, server, openai, database, tmp_path):
+    root = workspace(notes(3))
+    other = tmp_path / "other.db"
+    update_index(other, IndexSettings(root, providers=[openai]))
+    server.dims, openai.dims = 8, None
+    workspace({"memory/new.md": "new"})
+    with pytest.raises(IndexIncomplete, match="now gives 8 dimensions, and the index has 16"):
+        index(root, openai, cache_from=[other], force=True)
+
+
+def test_what_is_refused_may_be_in_another_index(workspace, index, server, openai, vectors, tmp_path):
+    root = workspace(notes(3))
+    other = tmp_path / "other.db"
+    update_index(other, IndexSettings(root, providers=[openai]))
+    server.refuses = lambda text: "note 1\n" in text
+    index(root, openai)
+    assert vectors() == (3, 2)
+    index(root, openai, cache_from=[other])
+    assert vectors() == (3, 3)
 
 
 def test_a_provider_of_useless_vectors_alone_fails(workspace, index, server, openai, vectors):

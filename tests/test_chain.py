@@ -351,3 +351,59 @@ def test_bad_usage_is_named(workspace, run, tmp_path):
         result = run(root, *arguments)
         assert result.exit_code in (1, 2) and message in result.stderr, arguments
         assert "Traceback" not in result.output
+
+
+def test_a_provider_in_the_environment_keeps_the_address(workspace, run, state, server, monkeypatch):
+    root = workspace(notes(2))
+    run(root, "--provider", "openai", "--model", "m16")
+    monkeypatch.setenv("AGENT_MEMORY_PROVIDER", "openai=m16")
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.setattr(OpenAIProvider, "default_base_url", "https://openai.example/v1")
+    workspace({"memory/new.md": "new"})
+    server.requests.clear()
+    result = run(root)
+    assert result.exit_code == 1 and "OPENAI_BASE_URL or providers.openai.base_url sets it" in result.stderr
+    # Nor does another model of the same provider go elsewhere unasked.
+    result = run(root, "--model", "n16")
+    assert result.exit_code == 1 and "OPENAI_BASE_URL or" in result.stderr
+    assert server.requests == [] and state()["model"] == "m16"
+
+
+def test_dimensions_alone_change_the_width_and_not_the_model(workspace, run, state, server):
+    root = workspace(notes(2))
+    run(root, "--provider", "openai", "--model", "m16")
+    server.dims = 8
+    assert run(root, "--dimensions", "8").exit_code == 0
+    assert (state()["model"], state()["dims"]) == ("m16", 8)
+    assert server.requests[-1].body["dimensions"] == 8
+    server.requests.clear()
+    assert run(root).exit_code == 0 and state()["dims"] == 8
+    assert run(root, "--provider", "openai", "--dimensions", "8").exit_code == 0
+    assert state()["model"] == "m16"
+
+
+def test_all_that_failed_is_told(workspace, run, state, server, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", KEY)
+    monkeypatch.setenv("GEMINI_BASE_URL", server.url)
+    server.always = "bad_key"
+    result = run(workspace(notes(2)), "--provider", "openai=m16,gemini", "--json")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert "openai m16: HTTP 401" in line and "gemini gemini-embedding-001: HTTP 401" in line
+    assert "keywords find all of them" in line and "as it was" not in line
+
+
+def test_a_change_that_failed_is_told_by_the_index(workspace, run, state, server):
+    root = workspace(notes(2))
+    run(root, "--provider", "openai", "--model", "m16")
+    server.script = ["bad_key"]
+    assert run(root, "--provider", "openai", "--model", "n16").exit_code == 1
+    (notice,) = [one for one in state()["notices"] if one["code"] == "last_run_failed"]
+    assert "openai n16: HTTP 401" in notice["message"] and state()["searches"] == "hybrid"
+    assert run(root, "--provider", "openai", "--model", "m16").exit_code == 0
+    assert [one for one in state()["notices"] if one["code"] == "last_run_failed"] == []
+
+
+def test_a_run_that_did_not_begin_leaves_no_file(workspace, run, database, tmp_path):
+    result = run(workspace(notes(1)), tmp_path / "no.md", "--provider", "embedded")
+    assert result.exit_code == 1 and not database.exists()

@@ -10,6 +10,7 @@ from conftest import KEY
 from test_batches import notes
 from test_views import SEARCH, get
 
+from datasette_agent_memory import search as search_module
 from datasette_agent_memory.config import PLUGIN_NAME
 from datasette_agent_memory.connections import open_readonly, open_writable
 from datasette_agent_memory.embeddings import queries
@@ -145,6 +146,47 @@ async def test_a_provider_that_asks_for_quiet_gets_it(datasette, server, monkeyp
     assert len(server.requests) == 1
 
 
+async def test_a_pause_holds_for_what_is_under_way_and_in_the_queue(datasette, server):
+    served = datasette(embedding_timeout=3)
+    server.always = ("rate_limit", 60)
+    await asyncio.gather(*(answer_of(served, f"heron {number}") for number in range(20)))
+    assert len(server.requests) <= 4
+    # One that was sent before and is answered late does not end the pause.
+    QUERY_VECTORS.clear()
+    server.requests.clear()
+    server.script = [("slow", 0.5), ("rate_limit", 60)]
+    server.always = None
+    slow = asyncio.create_task(answer_of(served, "slow heron"))
+    while not server.requests:
+        await asyncio.sleep(0.01)
+    await answer_of(served, "refused heron")
+    assert codes(await slow) == []
+    assert codes(await answer_of(served, "third heron")) == ["embedding_failed"]
+    assert len(server.requests) == 2
+
+
+async def test_an_answer_is_of_one_moment(datasette, server, database, workspace, index, tiny, monkeypatch):
+    """The index is swapped for another model's between what is read of it and the search."""
+    datasette()
+    usable_sides = search_module.usable_sides
+    swapped = []
+
+    def swap(*arguments):
+        if not swapped:
+            swapped.append(index(workspace({}), tiny))
+        return usable_sides(*arguments)
+
+    with open_readonly(database) as conn:
+        ask(conn, "heron")
+        monkeypatch.setattr(search_module, "usable_sides", swap)
+        answer = search(conn, "heron", {"min_score": 0})
+        assert (answer.provider, answer.model) == ("openai", "test-16") and swapped
+        vectors = dict(conn.execute("select id, embedding from chunks").fetchall())
+        assert len(vectors) == 4 and not {hit.id for hit in answer.hits} & set(vectors)
+        assert all(hit.vector_score for hit in answer.hits)
+        assert search(conn, "heron", {"min_score": 0}).model == "tiny-bag"
+
+
 async def test_after_a_failure_it_is_tried_again(datasette, server, monkeypatch):
     monkeypatch.setattr(queries, "_PAUSE_S", 0.01)
     served = datasette(embedding_timeout=1)
@@ -167,10 +209,19 @@ async def test_queries_of_the_anonymous_can_be_limited(datasette, server):
         answer = await answer_of(served, f"heron {number}")
         assert codes(answer) == ([] if number < 2 else ["embedding_failed"])
     assert "2 new queries a minute" in answer["notices"][-1]["message"]
-    # What is known costs nothing.
+    # What is known costs nothing, and equal queries at once cost one.
     assert codes(await answer_of(served, "heron 0")) == []
     assert codes(await answer_of(served, "heron 9", actor="root")) == []
     assert len(server.requests) == 3
+
+
+async def test_equal_queries_of_the_anonymous_count_once(datasette, server):
+    served = datasette(anonymous_embeddings_per_minute=2)
+    server.script = [("slow", 0.2)]
+    answers = await asyncio.gather(*(answer_of(served) for _ in range(6)))
+    assert [codes(answer) for answer in answers] == [[]] * 6
+    assert codes(await answer_of(served, "another heron")) == []
+    assert len(server.requests) == 2
 
 
 async def test_queries_of_the_anonymous_can_be_refused(datasette, server):
@@ -293,4 +344,4 @@ async def test_equal_long_queries_are_one():
     provider.may_answer.set()
     vectors.fetch(provider, "x" * 5000, 5)
     assert vectors.cached("slow", "x" * 6000) and len(provider.asked[0]) == 4000
-    assert QUERY_VECTORS.cached("slow", "x" * 5000) is None
+    assert vectors.cached("slow", "x" * 3999) is None

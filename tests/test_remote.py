@@ -11,6 +11,7 @@ from datasette_agent_memory.embeddings.base import (
     InputRefused,
     ProviderMissing,
     TemporaryError,
+    WrongCount,
 )
 from datasette_agent_memory.embeddings.chain import Providers
 
@@ -147,7 +148,7 @@ def test_a_vector_of_no_use_is_of_nan(server, provider, value):
         (("json", {"data": [{"index": 9, "embedding": [1]}] * 3}), TemporaryError, "not one vector"),
         (("json", {"data": [{"embedding": "AAAA"}] * 3}), TemporaryError, "not one vector"),
         (("json", {"data": [{"embedding": []}] * 3}), TemporaryError, "not one vector"),
-        ("too_few", InputRefused, "gave 2 vectors for 3 texts"),
+        ("too_few", WrongCount, "gave 2 vectors for 3 texts"),
     ],
     ids=str,
 )  # fmt: skip

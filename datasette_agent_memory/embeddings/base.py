@@ -39,6 +39,10 @@ class InputRefused(EmbeddingError):
     """A provider refuses these texts, and may take some of them, or other ones."""
 
 
+class WrongCount(InputRefused):
+    """A provider gives more or fewer vectors than there were texts."""
+
+
 class ApiKey:
     """A secret that shows itself only when asked to."""
 

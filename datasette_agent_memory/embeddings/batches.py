@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..keywords import CJK_RUN
-from .base import EmbeddingError, InputRefused, Provider, TemporaryError, Vectors, guarded
+from .base import EmbeddingError, InputRefused, Provider, TemporaryError, Vectors, WrongCount, guarded
 
 #: Of one call: with waits that double from a second, half a minute, unless the provider asks for
 #: more; what asks for more than the second figure is given up.
@@ -55,6 +55,8 @@ class Refused:
 
     text: Text
     reason: str
+    #: Whether it would be refused again, as far as can be known.
+    is_final: bool = True
 
 
 @dataclass
@@ -178,7 +180,7 @@ class _Run:
         except InputRefused as error:
             if len(batch) == 1:
                 self._blame_text_or_provider(error)
-                done.refused.append(Refused(batch[0], str(error)))
+                done.refused.append(Refused(batch[0], str(error), not isinstance(error, WrongCount)))
                 return done
             half = (len(batch) + 1) // 2
             done = self._embed_parts(batch, half)
@@ -190,17 +192,23 @@ class _Run:
             raise EmbeddingError(
                 f"{self._provider} gave an array of shape {vectors.shape} for {len(batch)} texts"
             )
-        usable = [bool(np.isfinite(vector).all()) for vector in vectors]
-        reason = f"{self._provider} gave a vector that is zero or not finite"
-        if not any(usable):
-            self._blame_text_or_provider(EmbeddingError(reason))
-        else:
-            self._has_succeeded = True
-        for text, vector, is_usable in zip(batch, vectors, usable, strict=True):
-            if is_usable:
+        useless = []
+        for text, vector in zip(batch, vectors, strict=True):
+            if np.isfinite(vector).all():
                 done.vectors[text.hash] = vector
+                self._has_succeeded = True
             else:
-                done.refused.append(Refused(text, reason))
+                useless.append(text)
+        if len(batch) == 1 and useless:
+            reason = f"{self._provider} gave a vector that is zero or not finite"
+            self._blame_text_or_provider(EmbeddingError(reason))
+            done.refused.append(Refused(batch[0], reason))
+        elif useless:
+            # Asked for by fewer at a time, which tells a bad text from a bad answer.
+            size = len(useless) if len(useless) < len(batch) else (len(batch) + 1) // 2
+            again = self._embed_parts(useless, size)
+            done.vectors |= again.vectors
+            done.refused += again.refused
         return done
 
     def _embed_parts(self, batch: list[Text], size: int) -> Embedded:

@@ -87,9 +87,9 @@ class EmbeddingCache:
 
 
 def prune(conn: Connection, most: int) -> int:
-    """Drop the oldest rows of the cache above a number, of all providers; how many were dropped."""
+    """Drop the oldest embeddings of the cache above a number, of all providers; how many were dropped."""
     dropped: int = conn.execute(
-        "delete from embedding_cache where rowid in (select rowid from embedding_cache"
+        "delete from embedding_cache where rowid in (select rowid from embedding_cache where dims <> 0"
         " order by updated_at desc, rowid desc limit -1 offset ?)",
         (most,),
     ).rowcount

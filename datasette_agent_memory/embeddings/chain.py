@@ -111,10 +111,11 @@ class Providers:
                 providers.append(None)
                 break
             try:
-                if is_own and not is_asked_now:
-                    providers.append(self._as_in(meta))
-                elif is_own and model is None and dimensions is None:
-                    providers.append(self._as_in({**meta, "baseUrl": None}))
+                if name == meta.get("provider") and not is_asked_now:
+                    self._check_address(meta)
+                if is_own and (model is None or not is_asked_now):
+                    width = dimensions or meta.get("dimensions")
+                    providers.append(self._as_in({**meta, "dimensions": width}))
                 else:
                     providers.append(self.get(name, model, dimensions))
             except EmbeddingError as error:
@@ -133,6 +134,7 @@ class Providers:
         name = str(meta.get("provider") or "")
         if name not in PROVIDERS:
             raise ProviderMissing("there is no such provider here")
+        self._check_address(meta)
         provider = self._as_in(meta)
         if provider.model != meta.get("model"):
             raise ProviderMissing(f"the model here is {provider.model}")
@@ -183,10 +185,11 @@ class Providers:
         configured = self._configured.get("local", {}).get("path")
         return expanded(str(configured)) if configured else default_model_path()
 
-    def _as_in(self, meta: Mapping[str, Any]) -> Provider:
-        """The provider, model and width that an index's `meta` names, where its address is the same."""
-        name, model, dimensions = str(meta.get("provider")), meta.get("model"), meta.get("dimensions")
-        there, remote = meta.get("baseUrl"), _remote(name)
+    def _check_address(self, meta: Mapping[str, Any]) -> None:
+        """Raise ProviderMissing where an index was made at another address than is set here: neither
+        texts nor keys go elsewhere because a variable is missing."""
+        name, there = str(meta.get("provider")), meta.get("baseUrl")
+        remote = _remote(name)
         default = str(getattr(remote, "default_base_url", ""))
         here = (self._settings(name).base_url or default).rstrip("/")
         if isinstance(there, str) and there != here:
@@ -194,6 +197,10 @@ class Providers:
                 f"they were made at {there}, and the address of {name} here is {here}; "
                 f"{remote.base_url_variable} or providers.{name}.base_url sets it"
             )
+
+    def _as_in(self, meta: Mapping[str, Any]) -> Provider:
+        """The provider, model and width that an index's `meta` names."""
+        name, model, dimensions = str(meta.get("provider")), meta.get("model"), meta.get("dimensions")
         if name == "local":
             model = str(self._local_path_in(meta))
         return self.get(

@@ -20,6 +20,8 @@ from .base import InputRefused, Provider, TemporaryError, guarded
 from .batches import with_retries
 
 _CACHE_SIZE = 512
+#: A thread that has had nothing to ask for so long ends.
+_IDLE_S = 60.0
 _WORKERS = 4
 _ATTEMPTS = 3
 _FIRST_WAIT_S = 0.2
@@ -35,6 +37,17 @@ _Jobs = queue.SimpleQueue[tuple[float, Provider, _Key, "Future[bytes]"]]
 
 class _Crowded(TemporaryError):
     """A query was not even sent: it says nothing of the provider."""
+
+
+class _Paused(TemporaryError):
+    """A query was not sent, since the provider is left alone."""
+
+
+class TooManyQueries(TemporaryError):
+    """A query was not sent, since those of its kind are limited."""
+
+    def __init__(self) -> None:
+        super().__init__("too many queries")
 
 
 @dataclass
@@ -92,9 +105,12 @@ class QueryVectors:
         except FutureTimeoutError:
             raise self._too_slow(provider, timeout_s, future) from None
 
-    async def fetch_async(self, provider: Provider, text: str, timeout_s: float) -> None:
-        """As fetch, without blocking the event loop."""
-        future = self._asked(provider, text, timeout_s)
+    async def fetch_async(
+        self, provider: Provider, text: str, timeout_s: float, most_a_minute: int | None = None
+    ) -> None:
+        """As fetch, without blocking the event loop; of those with a limit, only so many a minute are
+        sent, and TooManyQueries is raised for more."""
+        future = self._asked(provider, text, timeout_s, most_a_minute)
         asked = asyncio.wrap_future(future)
         try:
             # Shielded: others may wait for the same vector, and the next query may want it.
@@ -108,17 +124,6 @@ class QueryVectors:
         with self._lock:
             return self._failures.get(provider.key, (0.0, None))[1]
 
-    def may_pay(self, most_a_minute: int) -> bool:
-        """Whether one more of the queries that are limited may cost something now; counts it if so."""
-        now = time.monotonic()
-        with self._lock:
-            while self._paid_for and self._paid_for[0] < now - 60:
-                self._paid_for.popleft()
-            if len(self._paid_for) >= most_a_minute:
-                return False
-            self._paid_for.append(now)
-            return True
-
     def clear(self) -> None:
         """Forget vectors and failures."""
         with self._lock:
@@ -126,7 +131,19 @@ class QueryVectors:
             self._failures.clear()
             self._paid_for.clear()
 
-    def _asked(self, provider: Provider, text: str, timeout_s: float) -> Future[bytes]:
+    def _may_pay(self, most_a_minute: int) -> bool:
+        """Whether one more of the queries that are limited may be sent now; counts it if so."""
+        now = time.monotonic()
+        while self._paid_for and self._paid_for[0] < now - 60:
+            self._paid_for.popleft()
+        if len(self._paid_for) >= most_a_minute:
+            return False
+        self._paid_for.append(now)
+        return True
+
+    def _asked(
+        self, provider: Provider, text: str, timeout_s: float, most_a_minute: int | None = None
+    ) -> Future[bytes]:
         key = (provider.key, _shortened(text))
         future: Future[bytes]
         with self._lock:
@@ -136,9 +153,11 @@ class QueryVectors:
             if key in self._vectors:
                 future.set_result(self._vectors[key])
                 return future
-            until, why = self._failures.get(provider.key, (0.0, ""))
-            if time.monotonic() < until:
-                future.set_exception(TemporaryError(why))
+            if why := self._pause(provider):
+                future.set_exception(_Paused(why))
+                return future
+            if most_a_minute is not None and not self._may_pay(most_a_minute):
+                future.set_exception(TooManyQueries())
                 return future
             self._under_way[key] = future
             workers = self._workers.setdefault(provider.key, _Workers())
@@ -146,17 +165,26 @@ class QueryVectors:
             if workers.count < _WORKERS:
                 workers.count += 1
                 # Daemons: a call that hangs must not keep the program alive.
-                threading.Thread(target=self._work, args=(workers.jobs,), daemon=True).start()
+                threading.Thread(target=self._work, args=(workers,), daemon=True).start()
             return future
 
-    def _work(self, jobs: _Jobs) -> None:
+    def _work(self, workers: _Workers) -> None:
         while True:
-            deadline, provider, key, future = jobs.get()
+            try:
+                deadline, provider, key, future = workers.jobs.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if workers.jobs.empty():
+                        workers.count -= 1
+                        return
+                continue
             future.set_running_or_notify_cancel()
             try:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise _Crowded(f"{provider} has too many queries to answer at once")
+                if why := self._pause(provider):
+                    raise _Paused(why)
                 vector = with_retries(
                     partial(self._ask, provider, key), _ATTEMPTS, left, time.sleep, first_wait_s=_FIRST_WAIT_S
                 )
@@ -173,7 +201,7 @@ class QueryVectors:
         error = TemporaryError(f"{provider} did not answer within {timeout_s:g} s")
         with self._lock:
             # The next query need not wait as long to learn as much.
-            self._failures[provider.key] = (time.monotonic() + _PAUSE_S, str(error))
+            self._failed(provider, error)
         return error
 
     def _ask(self, provider: Provider, key: _Key) -> bytes:
@@ -188,12 +216,23 @@ class QueryVectors:
         with self._lock:
             del self._under_way[key]
             if error is None:
-                self._failures.pop(provider.key, None)
-                return
-            if isinstance(error, (InputRefused, _Crowded)):
-                return
-            pause = getattr(error, "retry_after_s", None) or _PAUSE_S
-            self._failures[provider.key] = (time.monotonic() + min(pause, _LONGEST_PAUSE_S), str(error))
+                # One that was under way says nothing of a pause that was asked for since.
+                if not self._pause(provider):
+                    self._failures.pop(provider.key, None)
+            elif not isinstance(error, (InputRefused, _Crowded, _Paused)):
+                self._failed(provider, error)
+
+    def _failed(self, provider: Provider, error: BaseException) -> None:
+        """Leave a provider alone for as long as it asks for; a pause never gets shorter."""
+        seconds = min(getattr(error, "retry_after_s", None) or _PAUSE_S, _LONGEST_PAUSE_S)
+        until = time.monotonic() + seconds
+        if until > self._failures.get(provider.key, (0.0, ""))[0]:
+            self._failures[provider.key] = (until, str(error))
+
+    def _pause(self, provider: Provider) -> str | None:
+        """Why a provider is left alone now, None where it is not."""
+        until, why = self._failures.get(provider.key, (0.0, ""))
+        return why if time.monotonic() < until else None
 
 
 def _shortened(text: str) -> str:

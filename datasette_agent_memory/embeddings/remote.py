@@ -26,6 +26,7 @@ from .base import (
     ProviderSettings,
     TemporaryError,
     Vectors,
+    WrongCount,
     unit_length,
 )
 from .prompts import prompts_for
@@ -122,7 +123,7 @@ class RemoteProvider(Provider):
             vectors = np.array(self._vectors(answer, len(texts)), dtype=np.float64)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             if isinstance(error, _WrongCount):
-                raise InputRefused(f"{self} {error}") from None
+                raise WrongCount(f"{self} {error}") from None
             raise TemporaryError(f"{self} answered with JSON that has not one vector for each text") from None
         if vectors.ndim != 2 or not vectors.shape[1]:
             raise TemporaryError(f"{self} answered with JSON that has not one vector for each text")
@@ -261,7 +262,7 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
             raise httpx.ReadTimeout("the answer takes too long")
         size += len(part)
         if size > _MAX_ANSWER_BYTES:
-            raise EmbeddingError("the answer has no end")
+            raise EmbeddingError(f"{response.url.host} gives an answer without an end")
         parts.append(part)
     return b"".join(parts)
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from ..config import PLUGIN_NAME, EmbeddingSettings, ParameterError, embedding_settings
 from .base import EmbeddingError, Provider
 from .chain import PROVIDERS, Providers
-from .queries import QUERY_VECTORS, Asked
+from .queries import QUERY_VECTORS, Asked, TooManyQueries
 
 #: How long a secret is used before datasette-secrets is asked again, and how long one that is
 #: missing is not looked for.
@@ -64,19 +64,18 @@ def secrets() -> list[Any]:
 
 async def fetch_query_vector(provider: Provider, q: str, settings: EmbeddingSettings, actor: Any) -> Asked:
     """Have a query's vector in the process's cache, if that can be and may be."""
-    if actor is None and settings.anonymous_per_minute is not None:
-        most = settings.anonymous_per_minute
-        if not most:
-            return Asked("this server embeds those of visitors who are logged in only")
-        if not QUERY_VECTORS.may_pay(most):
-            return Asked(
-                f"this server embeds {most} new queries a minute of visitors who are not logged in; "
-                "try again in a minute, or log in"
-            )
+    limit = settings.anonymous_per_minute if actor is None else None
+    if limit == 0:
+        return Asked("this server embeds those of visitors who are logged in only")
     started = time.perf_counter()
     failure = None
     try:
-        await QUERY_VECTORS.fetch_async(provider, q, settings.timeout_s)
+        await QUERY_VECTORS.fetch_async(provider, q, settings.timeout_s, limit)
+    except TooManyQueries:
+        failure = (
+            f"this server embeds {limit} new queries a minute of visitors who are not logged in; "
+            "try again in a minute, or log in"
+        )
     except EmbeddingError as error:
         failure = str(error)
     return Asked(failure, round((time.perf_counter() - started) * 1000, 3))
