@@ -400,9 +400,10 @@ class _Run:
                 self._embed(unknown, self._write_vectors)
 
     def _pending(self, without: Container[str] = ()) -> list[Text]:
-        """The texts that wait for a vector, but for those that the provider has refused."""
+        """The texts that wait for a vector, but for those that the provider has refused, now or before."""
         texts = self.writer.pending_texts(without)
         refused = self.writer.refused(text.hash for text in texts)
+        refused |= {one.text.hash for one in self.report.refused}
         return [text for text in texts if text.hash not in refused]
 
     def _embed(self, texts: Sequence[Text], keep: Callable[[dict[str, Embedding]], None]) -> None:

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from embedding_server import DIMS
+from embedding_server import DIMS, EmbeddingServer
 
 from datasette_agent_memory.connections import DatabaseError, open_readonly, open_writable
 from datasette_agent_memory.embeddings import batches
@@ -212,6 +212,14 @@ def test_a_wrong_count_says_nothing_of_a_text(workspace, index, server, openai, 
     assert vectors() == (2, 1) and len(report.refused) == 1
     index(root, openai)
     assert vectors() == (2, 2)
+    # One that never gives as many as it should is asked for no text for ever.
+    server.well = lambda http, body, texts: (
+        server.too_few(http, body, texts)
+        if "odd" in texts[0]
+        else (EmbeddingServer.well(server, http, body, texts))
+    )
+    workspace({"memory/odd.md": "odd"})
+    assert len(index(root, openai).refused) == 1
 
 
 def test_a_dry_run_leaves_out_what_was_refused(workspace, index, server, openai):
