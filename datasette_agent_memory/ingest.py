@@ -7,7 +7,6 @@ filled in behind. An index that is to be made again goes on answering until it i
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
 from .locks import embedding_turn
 from .report import IndexIncomplete, IndexReport, Listener, WidthChanged
+from .scopes import check_root, extra_paths, narrow
 from .sources import (
     Found,
     NotASource,
@@ -32,14 +32,12 @@ from .sources import (
     SourceFile,
     SourceText,
     UnreadableFile,
-    extra_prefixes,
     find_files,
     is_within,
-    path_in_database,
     read_source,
     sha256,
 )
-from .writer import ChunkedFile, IndexWriter, extra_paths_of
+from .writer import ChunkedFile, IndexWriter
 
 #: Chunks that are read together, so that memory holds no more.
 _BATCH_CHUNKS = 64
@@ -168,12 +166,14 @@ class _Run:
         self.found: set[str] = set()
         #: The texts whose embeddings have to be computed, by their hashes.
         self.missing: dict[str, Text] = {}
-        self._check_root()
-        self.extra = self._extra_paths()
+        check_root(database, self.root, self.writer.meta, settings.force)
+        self.extra = extra_paths(settings.extra, self.writer.meta, settings.force)
 
     def run(self) -> IndexReport:
         found = find_files(self.root, self.extra)
-        found.files, scopes = self._narrowed(found)
+        found.files, scopes = narrow(
+            found.files, self.settings.paths, self.settings.root, self.extra, self.writer.known
+        )
         rebuild = self.settings.force or self.writer.needs_rebuild
         if rebuild and scopes != [""] and self.writer.known:
             why = "--force makes" if self.settings.force else "the index has other settings, which makes"
@@ -218,52 +218,6 @@ class _Run:
         return self.report
 
     # What there is, and what is to be done
-
-    def _check_root(self) -> None:
-        old = self.writer.meta.get("root")
-        if isinstance(old, str) and old != str(self.root) and Path(old).is_dir() and not self.settings.force:
-            raise SourceError(
-                f"{self.database}: is the index of {old}; choose another -d for {self.root}, "
-                "or replace it with --force"
-            )
-
-    def _extra_paths(self) -> list[Path]:
-        """Those of earlier runs, unless --force starts afresh, and those named now."""
-        old = [] if self.settings.force else extra_paths_of(self.writer.meta)
-        named = [path.expanduser().resolve() for path in self.settings.extra]
-        for path in named:
-            if not path.exists():
-                raise SourceError(f"{path}: no such file or folder")
-            if not path.is_dir() and path.suffix != ".md":
-                raise SourceError(f"{path}: is not a folder or a .md file")
-        return list(dict.fromkeys([*map(Path, old), *named]))
-
-    def _narrowed(self, found: Found) -> tuple[list[SourceFile], list[str]]:
-        """The files that the PATHs name, and the paths in the database that the run speaks for."""
-        if not self.settings.paths:
-            return found.files, [""]
-        there = [*(file.path for file in found.files), *self.writer.known]
-        scopes = [self._scope(path, there) for path in self.settings.paths]
-        return [file for file in found.files if any(is_within(file.path, scope) for scope in scopes)], scopes
-
-    def _scope(self, path: Path, there: Iterable[str]) -> str:
-        """The path in the database of one of the PATHs, from where we are or from the root."""
-        folders = [(self.root, ""), *extra_prefixes(self.root, self.extra)]
-        inside = [
-            f"{prefix}/{below}".strip("/") if prefix else below
-            for place in (_without_links_above(path), _without_links_above(self.root / path), path.resolve())
-            for folder, prefix in folders
-            if (below := path_in_database(folder, place)) is not None
-        ]
-        if not inside:
-            raise SourceError(f"{path}: is not inside {self.settings.root}")
-        for scope in inside:
-            if any(is_within(known, scope) for known in there):
-                return scope
-        raise SourceError(
-            f"{path}: has no memory file; memory is MEMORY.md and memory/**/*.md, "
-            "and other paths need --extra"
-        )
 
     def _gone(self, found: Found, scopes: Iterable[str]) -> list[str]:
         """Files of the index that a scan of their folder did not find."""
@@ -528,9 +482,3 @@ class _Run:
         self.is_rebuild = False
         # Of files that have changed meanwhile.
         self._embed_pending()
-
-
-def _without_links_above(path: Path) -> Path:
-    """The absolute path, whose folders are real; what it names may be a link, or gone."""
-    path = Path(os.path.abspath(path))
-    return path.parent.resolve() / path.name if path.name else path

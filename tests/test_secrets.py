@@ -52,6 +52,14 @@ async def test_a_key_is_taken_from_the_secrets(served, server, monkeypatch):
     assert status.json()["searches"] == "hybrid"
 
 
+async def test_a_secret_that_cannot_be_decrypted_is_none(served, server):
+    await served.invoke_startup()
+    served.encrypt = lambda value: b"garbage"
+    await set_secret(served, KEY)
+    assert codes(await answer_of(served)) == []
+    assert "authorization" not in server.requests[-1].headers
+
+
 async def test_every_key_can_be_set(served):
     from datasette_secrets import get_secrets
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,7 +44,10 @@ async def load_secrets(datasette: Any) -> None:
     for variable in (variable for name in PROVIDERS for variable in providers.key_variables(name)):
         if time.monotonic() < next_at.get(variable, 0):
             continue
-        value = await get_secret(datasette, variable)
+        value = None
+        # One that cannot be decrypted, say, is none: the search says that there is no key.
+        with suppress(Exception):
+            value = await get_secret(datasette, variable)
         if value:
             providers.secrets[variable] = value
         else:
