@@ -22,7 +22,7 @@ def embedding_turn(database: Path) -> Iterator[bool]:
     except Timeout:
         yield False
         return
-    except (OSError, NotImplementedError):
+    except (OSError, RuntimeError):  # the second where the file system has no locks
         yield True
         return
     try:

@@ -21,8 +21,9 @@ from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
 from .errors import AgentMemoryError
 from .fused_sql import Sides, build_sql
 from .keywords import CJK_RUN, has_word
+from .layouts import find_layout
 from .notices import Notice, other_width, usable_sides
-from .schema import MemoryIndex, as_line, as_text
+from .schema import MemoryIndex, as_line, as_text, read_meta
 from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
 from .sql_functions import normalised_weights, today
 
@@ -180,15 +181,15 @@ def query_provider(
 ) -> Provider | None:
     """The provider elsewhere than in this process whose vector of the query a search would need,
     and that has to be asked for it first; None for most searches. Raises as search does."""
-    index = MemoryIndex.read(conn)
-    if index is None:
+    layout = find_layout(conn)
+    if layout is None:
         raise NotAMemoryDatabase
     q = _without_surrogates(q)
-    try:
-        provider = providers.of_index(index.meta) if index.has_embeddings else None
-    except EmbeddingError:
-        return None
+    provider = provider_of(read_meta(conn, layout), providers)
     if provider is None or provider.in_process or not has_word(q):
+        return None
+    index = MemoryIndex.read(conn)
+    if index is None:  # since a moment ago
         return None
     options = resolve_options(given or {}, configured, provider.search_defaults)
     sides, _ = usable_sides(index, options.mode, providers)
@@ -248,7 +249,7 @@ def _search(
     index = MemoryIndex.read(conn)
     if index is None:
         raise NotAMemoryDatabase
-    provider = _provider_of(index, providers)
+    provider = provider_of(index.meta, providers)
     provider_defaults = provider.search_defaults if provider else None
     options = resolve_options(given or {}, configured, provider_defaults)
     defaults = resolve_options({"preset": options.preset}, configured, provider_defaults)
@@ -305,10 +306,10 @@ def _search(
     )
 
 
-def _provider_of(index: MemoryIndex, providers: Providers) -> Provider | None:
-    """The provider of the index's vectors, None where it cannot be had: a notice says why."""
+def provider_of(meta: Mapping[str, Any], providers: Providers) -> Provider | None:
+    """The provider of an index's vectors, None where it cannot be had: a notice says why."""
     try:
-        return providers.of_index(index.meta)
+        return providers.of_index(meta)
     except EmbeddingError:
         return None
 

@@ -6,12 +6,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .connections import Connection, snapshot, sqlite3
-from .embeddings.base import EmbeddingError
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
 from .notices import Notice, usable_sides
 from .schema import MemoryIndex, as_text
-from .search import NotAMemoryDatabase
+from .search import NotAMemoryDatabase, provider_of
 
 
 def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> dict[str, Any]:
@@ -26,7 +25,8 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
         raise NotAMemoryDatabase
     layout = index.layout
     sides, notices = usable_sides(index, "hybrid", providers)
-    failure = _last_failure(index, providers) if sides.vector else None
+    provider = provider_of(index.meta, providers) if sides.vector else None
+    failure = QUERY_VECTORS.failure(provider) if provider else None
     if failure:
         notices.append(Notice("embedding_failed", f"The last query could not be embedded: {failure}."))
     sources = conn.execute(
@@ -60,13 +60,6 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
         "indexed_at": _iso(updated),
         "notices": [{"code": notice.code, "message": notice.message} for notice in notices],
     }
-
-
-def _last_failure(index: MemoryIndex, providers: Providers) -> str | None:
-    try:
-        return QUERY_VECTORS.failure(providers.of_index(index.meta))
-    except EmbeddingError:
-        return None
 
 
 def _count(conn: Connection, table: str) -> int | None:

@@ -258,9 +258,14 @@ class IndexWriter:
 
     def count_refused(self) -> int:
         """How many of the chunks without a vector have a text that the provider has refused."""
-        self.pending_texts()
-        refused = self.refused(self._pending_rows)
-        return sum(len(self._pending_rows[hash]) for hash in refused)
+        if not self.count_pending():
+            return 0
+        counts = dict(
+            self._conn.execute(
+                "select hash, count(*) from chunks where embedding = ? group by hash", (NO_EMBEDDING,)
+            ).fetchall()
+        )
+        return sum(counts[hash] for hash in self.refused(counts))
 
     def note_failure(self, failure: str) -> None:
         """Say in an index that stays as it is why it was not made again."""

@@ -102,8 +102,7 @@ def test_no_request_is_sent_while_the_provider_asks_for_quiet(
 ):
     monkeypatch.setattr(type(openai), "max_batch_texts", 1)
     # All but the fourth take so long that each of the others has one call when that is answered.
-    server.always = ("slow", 0.1)
-    server.script = [("slow", 0.1)] * 3 + [("rate_limit", 1)]
+    server.script = [("slow", 0.5)] * 3 + [("rate_limit", 1)]
     index(workspace(notes(30)), openai)
     asked = server.requests[3].at
     # Those under way when the answer came, three at most, had been sent.

@@ -81,6 +81,12 @@ def test_a_plugins_failure_is_told_without_what_it_holds(demo):
         assert type(raised.value) is error
 
 
+def test_a_query_without_a_usable_vector(demo):
+    demo.embed_batch = lambda items: [[float("nan")] * 16 for _ in items]
+    with pytest.raises(EmbeddingError, match="zero or not finite"):
+        chain.Providers().get("llm", "demo-16").embed_query("x")
+
+
 def test_a_model_of_too_few_vectors(demo):
     demo.embed_batch = lambda items: [vector(item) for item in list(items)[1:]]
     with pytest.raises(EmbeddingError, match="gave 1 vectors for 2 texts"):

@@ -3,12 +3,11 @@
 import asyncio
 import json
 import threading
-import time
 
 import pytest
 from conftest import KEY
 from test_batches import notes
-from test_views import SEARCH, get
+from test_views import SEARCH, get, links
 
 from datasette_agent_memory import search as search_module
 from datasette_agent_memory.config import PLUGIN_NAME
@@ -57,6 +56,19 @@ async def test_the_page_and_the_json_fill_the_cache(datasette, server):
     if sql.status_code == 200:  # 0.65
         assert sql.json() == [{"n": 64}]
     assert server.texts == ["heron"]
+
+
+async def test_the_sql_of_a_page_gives_its_rows_and_scores_in_the_editor(datasette, server):
+    served = datasette()
+    page = await get(served, SEARCH, q="heron", min_score="0")
+    answer = await answer_of(served)
+    (link,) = links(page, "View and edit SQL")
+    path, _, query = link.partition("?")
+    rows = (await served.client.get(f"{path}.json?{query}&_shape=objects")).json()["rows"]
+    assert [(row["id"], row["score"], row["vector_score"]) for row in rows] == [
+        (hit["id"], hit["score"], hit["vector_score"]) for hit in answer["results"]
+    ]
+    assert rows and all(row["vector_score"] for row in rows) and server.texts == ["heron"]
 
 
 async def test_sql_asks_no_network(datasette, server, database):
@@ -313,7 +325,8 @@ async def test_calls_at_once_are_bounded_and_those_that_wait_too_long_are_not_ma
     await asyncio.gather(*(fetch(number) for number in range(20)))
     assert len(provider.asked) == 4
     provider.may_answer.set()
-    time.sleep(0.3)
+    while vectors._under_way:
+        await asyncio.sleep(0.01)
     assert len(provider.asked) == 4
 
 

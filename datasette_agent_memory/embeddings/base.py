@@ -160,6 +160,18 @@ def guarded(provider: Provider, call: Callable[[], Vectors]) -> Vectors:
         raise EmbeddingError(f"{provider} failed with {type(error).__name__}") from error
 
 
+def useless_vector(provider: Provider) -> EmbeddingError:
+    return EmbeddingError(f"{provider} gave a vector that is zero or not finite")
+
+
+def only_vector(provider: Provider, vectors: Vectors) -> Vectors:
+    """The vector of a query, from an array with one row; raises EmbeddingError if it is of NaN."""
+    vector: Vectors = vectors[0]
+    if not np.isfinite(vector).all():
+        raise useless_vector(provider)
+    return vector
+
+
 def identity_key(identity: Mapping[str, Any]) -> str:
     """SHA-256 hex of an identity's JSON as JavaScript writes it."""
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)

@@ -13,7 +13,16 @@ from typing import TypeVar
 import numpy as np
 
 from ..keywords import CJK_RUN
-from .base import EmbeddingError, InputRefused, Provider, TemporaryError, Vectors, WrongCount, guarded
+from .base import (
+    EmbeddingError,
+    InputRefused,
+    Provider,
+    TemporaryError,
+    Vectors,
+    WrongCount,
+    guarded,
+    useless_vector,
+)
 
 #: Of one call: with waits that double from a second, half a minute, unless the provider asks for
 #: more; what asks for more than the second figure is given up.
@@ -131,6 +140,7 @@ class _Run:
                 done.put(error)
             done.put(None)
 
+        workers = min(workers, len(self._waiting))
         # Daemons: a call that hangs must not keep an interrupted program alive.
         for _ in range(workers):
             threading.Thread(target=work, daemon=True).start()
@@ -200,9 +210,9 @@ class _Run:
             else:
                 useless.append(text)
         if len(batch) == 1 and useless:
-            reason = f"{self._provider} gave a vector that is zero or not finite"
-            self._blame_text_or_provider(EmbeddingError(reason))
-            done.refused.append(Refused(batch[0], reason))
+            refusal = useless_vector(self._provider)
+            self._blame_text_or_provider(refusal)
+            done.refused.append(Refused(batch[0], str(refusal)))
         elif useless:
             # Asked for by fewer at a time, which tells a bad text from a bad answer.
             size = len(useless) if len(useless) < len(batch) else (len(batch) + 1) // 2

@@ -53,5 +53,5 @@ class GeminiProvider(RemoteProvider):
         headers = {"x-goog-api-key": self._key.reveal()} if self._key else {}
         return f"models/{self.model}:batchEmbedContents", headers, {"requests": requests}
 
-    def _vectors(self, answer: Any, count: int) -> list[Any]:
-        return in_order(answer["embeddings"], count, "values")
+    def _vectors(self, answer: Any) -> list[Any]:
+        return in_order(answer["embeddings"], "values")

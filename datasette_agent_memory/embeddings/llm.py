@@ -14,6 +14,7 @@ from .base import (
     ProviderSettings,
     TemporaryError,
     Vectors,
+    only_vector,
     unit_length,
 )
 from .prompts import prompts_for
@@ -48,8 +49,7 @@ class LLMProvider(Provider):
         return self._embed([self.prompts.document + text for text in texts])
 
     def embed_query(self, text: str) -> Vectors:
-        vector: Vectors = self._embed([self.prompts.query + text])[0]
-        return vector
+        return only_vector(self, self._embed([self.prompts.query + text]))
 
     def _embed(self, texts: list[str]) -> Vectors:
         import llm

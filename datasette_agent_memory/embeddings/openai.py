@@ -20,8 +20,8 @@ class OpenAICompatibleProvider(RemoteProvider):
         """What else the request says."""
         return {} if self.dimensions is None else {"dimensions": self.dimensions}
 
-    def _vectors(self, answer: Any, count: int) -> list[Any]:
-        return in_order(answer["data"], count)
+    def _vectors(self, answer: Any) -> list[Any]:
+        return in_order(answer["data"])
 
 
 class OpenAIProvider(OpenAICompatibleProvider):

@@ -27,6 +27,7 @@ from .base import (
     TemporaryError,
     Vectors,
     WrongCount,
+    only_vector,
     unit_length,
 )
 from .prompts import prompts_for
@@ -88,6 +89,10 @@ class RemoteProvider(Provider):
         identity = super().identity
         return identity if self.base_url == self.default_base_url else {**identity, "baseUrl": self.base_url}
 
+    @property
+    def location(self) -> dict[str, str]:
+        return {"baseUrl": self.base_url}
+
     # What a provider says in its own way
 
     @abstractmethod
@@ -95,13 +100,9 @@ class RemoteProvider(Provider):
         """The path below the base URL, the headers with the key, and the JSON of a request."""
 
     @abstractmethod
-    def _vectors(self, answer: Any, count: int) -> list[Any]:
+    def _vectors(self, answer: Any) -> list[Any]:
         """The vectors of an answer in the order of the texts; raises LookupError, TypeError and
         ValueError where it is not of the right form."""
-
-    @property
-    def location(self) -> dict[str, str]:
-        return {"baseUrl": self.base_url}
 
     # What all of them do
 
@@ -109,10 +110,7 @@ class RemoteProvider(Provider):
         return self._embed([self.prompts.document + text for text in texts], is_query=False)
 
     def embed_query(self, text: str) -> Vectors:
-        vector: Vectors = self._embed([self.prompts.query + text], is_query=True)[0]
-        if not np.isfinite(vector).all():
-            raise EmbeddingError(f"{self} gave a vector that is zero or not finite")
-        return vector
+        return only_vector(self, self._embed([self.prompts.query + text], is_query=True))
 
     def _embed(self, texts: list[str], is_query: bool) -> Vectors:
         # JSON cannot carry half a surrogate pair.
@@ -120,10 +118,11 @@ class RemoteProvider(Provider):
         timeout_s = min(READ_TIMEOUT_S, QUERY_READ_TIMEOUT_S) if is_query else READ_TIMEOUT_S
         answer = self._post(*self._request(texts, is_query), timeout_s)
         try:
-            vectors = np.array(self._vectors(answer, len(texts)), dtype=np.float64)
-        except (LookupError, TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, _WrongCount):
-                raise WrongCount(f"{self} {error}") from None
+            values = self._vectors(answer)
+            if len(values) != len(texts):
+                raise WrongCount(f"{self} gave {len(values)} vectors for {len(texts)} texts")
+            vectors = np.array(values, dtype=np.float64)
+        except (LookupError, TypeError, ValueError, OverflowError):
             raise TemporaryError(f"{self} answered with JSON that has not one vector for each text") from None
         if vectors.ndim != 2 or not vectors.shape[1]:
             raise TemporaryError(f"{self} answered with JSON that has not one vector for each text")
@@ -219,22 +218,15 @@ class RemoteProvider(Provider):
         return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + "…"
 
 
-class _WrongCount(ValueError):
-    """An answer has more or fewer vectors than there were texts."""
-
-
-def in_order(items: Any, count: int, vector: str = "embedding") -> list[Any]:
+def in_order(items: Any, vector: str = "embedding") -> list[Any]:
     """The vectors of objects with an `index`, in its order, or where none has one, as they stand."""
     if not isinstance(items, list):
         raise TypeError("no list")
-    if len(items) != count:
-        raise _WrongCount(f"gave {len(items)} vectors for {count} texts")
     if all("index" not in item for item in items):
         return [item[vector] for item in items]
     by_index = {item["index"]: item[vector] for item in items}
-    if len(by_index) != count:
-        raise ValueError("an index twice")
-    return [by_index[index] for index in range(count)]
+    # One that stands twice leaves another one out.
+    return [by_index[index] for index in range(len(items))]
 
 
 def checked_base_url(url: str, source: str) -> str:
