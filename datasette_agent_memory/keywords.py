@@ -2,7 +2,8 @@
 
 unicode61 takes a whole run of Chinese as one token, so that no word inside it can be
 found. The `cjk` column of chunks_fts therefore holds the overlapping bigrams of each
-run, and a query's runs are turned into the same bigrams.
+run, and a query's runs are turned into the same bigrams. What else unicode61 cannot see,
+full-width forms and the signs of C++ or F#, becomes words of the `context` column.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ _CJK_CHARACTERS = (
 )
 CJK_RUN = re.compile(f"[{_CJK_CHARACTERS}]+")
 _WORD = re.compile(r"\w+")
+# Names that are others without their last signs: C++, C#.
+_SIGNED_NAME = re.compile(r"(?<![\w+#])(\w+?)([+#]+)(?![\w+#])")
+_SIGNS = str.maketrans({"+": "plus", "#": "sharp"})
 _CJK_OR_OTHER = re.compile(f"([{_CJK_CHARACTERS}]+)")
 
 # Signs that hold the parts of one name together: gpt-4-turbo, 2026.4.10, docs/setup.md, don't.
 _GLUE = "-_./\\'’:@+#&"
+_TRAILING = _GLUE.replace("+", "").replace("#", "")
 _POSSESSIVE = re.compile(r"(?<=\w\w)['’]s$", re.IGNORECASE)
 
 
@@ -40,25 +45,30 @@ def fts_query(text: object, mode: str = "auto") -> str:
     Words are quoted, so that no character of theirs is syntax; signs inside a name make
     it a phrase. `any` joins them with OR, `all` with AND. `auto` is `any` without stop
     words, unless there is nothing else: the rank of bm25() brings chunks with more and
-    rarer words to the front, and in a small memory a stop word may be rare. NO_MATCH where
-    there is no word. Raises ValueError for another mode.
+    rarer words to the front, and in a small memory a stop word may be rare. `every` joins
+    the words of `auto` with AND. NO_MATCH where there is no word. Raises ValueError for
+    another mode.
     """
-    if mode not in ("auto", "any", "all"):
-        raise ValueError("mode must be auto, any or all")
+    if mode not in ("auto", "every", "any", "all"):
+        raise ValueError("mode must be auto, every, any or all")
     if not isinstance(text, str):
         return NO_MATCH
-    terms = query_terms(text, whole_runs=mode == "all")
-    if mode == "auto":
-        terms = [term for term in terms if term.strip('"*') not in STOP_WORDS] or terms
-    return (" AND " if mode == "all" else " OR ").join(terms) or NO_MATCH
+    return (" AND " if mode in ("all", "every") else " OR ").join(query_terms(text, mode)) or NO_MATCH
 
 
-def query_terms(text: str, whole_runs: bool = False) -> list[str]:
+def query_terms(text: str, mode: str = "auto") -> list[str]:
     """The quoted FTS5 terms of a query, each once, in order, MAX_TERMS at most.
 
-    A run of CJK becomes its bigrams, or, with `whole_runs`, one phrase of them, which
-    matches the run as it stands.
+    A run of CJK becomes its bigrams, or, for `all`, one phrase of them, which matches the
+    run as it stands. `auto` and `every` leave out stop words, unless there is nothing else.
     """
+    terms = _all_terms(text, whole_runs=mode == "all")
+    if mode in ("auto", "every"):
+        terms = [term for term in terms if term.strip('"*') not in STOP_WORDS] or terms
+    return terms
+
+
+def _all_terms(text: str, whole_runs: bool) -> list[str]:
     terms: dict[str, None] = {}
     for word in query_words(text):
         for term in _terms_of_word(word, whole_runs):
@@ -70,9 +80,13 @@ def query_terms(text: str, whole_runs: bool = False) -> list[str]:
 
 def query_words(text: str) -> Iterator[str]:
     """The words of a query, in lower case, names with inner signs whole."""
-    separated = "".join(character if _in_word(character) else " " for character in text.lower())
+    separated = "".join(character if _in_word(character) else " " for character in normalised(text).lower())
     for token in separated.split():
-        token = _POSSESSIVE.sub("", token.strip(_GLUE))
+        token = _POSSESSIVE.sub("", token.lstrip(_GLUE).rstrip(_TRAILING))
+        # memory/ is the folder of nearly all files, and is not in their context.
+        token = token.removeprefix("memory/")
+        if not _SIGNED_NAME.fullmatch(token):
+            token = token.strip(_GLUE)
         if has_word(token):
             yield token
 
@@ -85,6 +99,7 @@ def cjk_terms(text: str) -> str:
     the parts in other scripts, which unicode61 leaves glued to the run.
     """
     terms: list[str] = []
+    text = normalised(text)
     if not CJK_RUN.search(text):
         return ""
     for word in _WORD.findall(text):
@@ -99,6 +114,22 @@ def cjk_terms(text: str) -> str:
     return " ".join(terms)
 
 
+def hidden_words(text: str) -> list[str]:
+    """Words of a text that unicode61 does not see in it: cplusplus for C++, and the plain
+    forms of full-width letters and digits."""
+    plain = normalised(text)
+    words = [_spelt_out(match[1], match[2]) for match in _SIGNED_NAME.finditer(plain)]
+    if plain != text:
+        seen = set(_WORD.findall(text))
+        words += [word for word in _WORD.findall(plain) if word not in seen and not CJK_RUN.search(word)]
+    return list(dict.fromkeys(words))
+
+
+def normalised(text: str) -> str:
+    """The text with full-width and other compatibility forms as plain ones."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+
+
 def has_word(text: object) -> bool:
     """Whether a text has a letter or a digit in it, and so anything to search for."""
     return isinstance(text, str) and any(character.isalnum() for character in text)
@@ -106,7 +137,14 @@ def has_word(text: object) -> bool:
 
 def _terms_of_word(word: str, whole_runs: bool) -> Iterator[str]:
     if not CJK_RUN.search(word):
-        yield _quote(word)
+        signed = _SIGNED_NAME.fullmatch(word)
+        if signed is None:
+            yield _quote(word)
+        elif whole_runs:
+            yield f"({_quote(_spelt_out(*signed.groups()))} OR {_quote(signed[1])})"
+        else:
+            # The name without its signs as well: the text, or the index, may be without.
+            yield from (_quote(_spelt_out(*signed.groups())), _quote(signed[1]))
         return
     for part in _CJK_OR_OTHER.split(word):
         if CJK_RUN.fullmatch(part):
@@ -125,6 +163,10 @@ def _terms_of_word(word: str, whole_runs: bool) -> Iterator[str]:
 
 def _bigrams(run: str) -> list[str]:
     return [run[index : index + 2] for index in range(len(run) - 1)]
+
+
+def _spelt_out(name: str, signs: str) -> str:
+    return name.lower() + signs.translate(_SIGNS)
 
 
 def _quote(word: str) -> str:

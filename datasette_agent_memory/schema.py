@@ -207,13 +207,14 @@ def create_tables(conn: Connection) -> None:
         )
     for table, column in (("chunks", "path"), ("chunks", "source"), ("embedding_cache", "updated_at")):
         conn.execute(f"create index if not exists idx_{table}_{column} on {table} ({column})")
-    # `cjk` holds what keywords.cjk_terms makes of the text, so that `text` stays as it is.
+    # `cjk` holds what keywords.cjk_terms makes of the text, and `context` what context.py finds
+    # around it, so that `text` stays as it is.
     conn.execute(
         f"""
         create virtual table if not exists chunks_fts using fts5(
           text, id unindexed, path unindexed, source unindexed, model unindexed,
           start_line unindexed, end_line unindexed,
-          cjk,
+          cjk, context,
           tokenize = '{FTS_TOKENIZER}'
         )
         """

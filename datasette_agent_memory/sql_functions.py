@@ -134,15 +134,20 @@ def memory_age(path: object, now: object = None) -> float | None:
     """
     if not isinstance(path, str):
         return None
-    match = _DATED_NAME.match(path.rpartition("/")[2])
+    day = date_of_path(path)
     moment = parse_moment(now) if now is not None else today()
-    if match is None or moment is None:
-        return None
-    try:
-        day = datetime(int(match[1]), int(match[2]), int(match[3]))
-    except ValueError:
+    if day is None or moment is None:
         return None
     return (moment - day).total_seconds() / _SECONDS_A_DAY
+
+
+def date_of_path(path: str) -> datetime | None:
+    """The date that a path's basename starts with, None where it has none of the calendar."""
+    match = _DATED_NAME.match(path.rpartition("/")[2])
+    try:
+        return datetime(int(match[1]), int(match[2]), int(match[3])) if match else None
+    except ValueError:
+        return None
 
 
 def parse_moment(text: object) -> datetime | None:

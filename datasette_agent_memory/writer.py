@@ -10,6 +10,8 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from .connections import (
     transaction,
     use_wal,
 )
+from .context import context_terms
 from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
 from .embeddings.base import usable_embedding
 from .embeddings.cache import NO_EMBEDDING, Embedding, EmbeddingCache, prune
@@ -46,11 +49,12 @@ if TYPE_CHECKING:
     from .embeddings.base import Provider
     from .embeddings.batches import Text
 
-_CJK_TERMS = "bigrams"
+#: How the columns of chunks_fts are made that hold more than the text.
+_SEARCH_TERMS = "bigrams, context 1"
 
 _INSERT_FTS = (
-    "insert into chunks_fts (rowid, text, id, path, source, model, start_line, end_line, cjk)"
-    " values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "insert into chunks_fts (rowid, text, id, path, source, model, start_line, end_line, cjk, context)"
+    " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
 
@@ -106,7 +110,7 @@ class IndexWriter:
             "chunkTokens": chunk_tokens,
             "chunkOverlap": chunk_overlap,
             "ftsTokenizer": FTS_TOKENIZER,
-            "cjkTerms": _CJK_TERMS,
+            "searchTerms": _SEARCH_TERMS,
         }
         self.has_index = _check_database(conn, database)
         self.meta = read_meta(conn) if self.has_index else {}
@@ -362,9 +366,11 @@ class IndexWriter:
         self._conn.execute("drop table if exists chunks_fts")
         create_tables(self._conn)
         rows = self._conn.execute(
-            "select rowid, text, id, path, source, model, start_line, end_line from chunks order by rowid"
+            "select path, rowid, text, id, source, model, start_line, end_line from chunks"
+            " order by path, start_line, rowid"
         )
-        self._conn.executemany(_INSERT_FTS, ((*row, cjk_terms(row[1])) for row in rows))
+        for path, of_file in groupby(rows, key=itemgetter(0)):
+            self._insert_fts(path, [tuple(row[1:]) for row in of_file])
 
     def _fill_vec(self) -> None:
         """Make chunks_vec again from chunks; a file with a damaged embedding is read again."""
@@ -411,6 +417,7 @@ class IndexWriter:
         now = _now_ms()
         path, source, content = file.file.path, file.file.source, file.content
         pending = 0
+        inserted: list[tuple[Any, ...]] = []
         for identifier, chunk, hash in zip(file.chunk_ids(self.model), file.chunks, file.hashes, strict=True):
             place = (path, source, chunk.start_line, chunk.end_line)
             embedding = embeddings.get(hash, NO_EMBEDDING)
@@ -422,25 +429,41 @@ class IndexWriter:
             if not cursor.rowcount:
                 # Equal segments of one long line are one chunk, here as in the peer.
                 continue
-            self._insert_fts(
-                cursor.lastrowid,
-                (chunk.text, identifier, path, source, self.model, chunk.start_line, chunk.end_line),
+            inserted.append(
+                (
+                    cursor.lastrowid,
+                    chunk.text,
+                    identifier,
+                    source,
+                    self.model,
+                    chunk.start_line,
+                    chunk.end_line,
+                )
             )
             if embedding == NO_EMBEDDING:
                 pending += 1
             else:
                 self._insert_vec(identifier, embedding)
+        try:
+            self._insert_fts(path, inserted)
+        except sqlite3.IntegrityError:
+            self._fill_fts()
         self._add_pending(pending)
         self._conn.execute(
             "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
             (path, source, content.hash, content.mtime_ms, content.size),
         )
 
-    def _insert_fts(self, rowid: int, row: tuple[Any, ...]) -> None:
-        try:
-            self._conn.execute(_INSERT_FTS, (rowid, *row, cjk_terms(row[0])))
-        except sqlite3.IntegrityError:
-            self._fill_fts()
+    def _insert_fts(self, path: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """The rows of one file's chunks: rowid, text, id, source, model, start and end line."""
+        contexts = context_terms(path, [(start, end, text) for _, text, *_, start, end in rows])
+        self._conn.executemany(
+            _INSERT_FTS,
+            (
+                (rowid, text, identifier, path, *place, cjk_terms(text), context)
+                for (rowid, text, identifier, *place), context in zip(rows, contexts, strict=True)
+            ),
+        )
 
     def _delete(self, path: str) -> int:
         rows = self._conn.execute(

@@ -1,0 +1,95 @@
+"""What stands around a chunk: its path, its date in words, and the headings above it.
+
+A question often names what the chunk itself does not say: the day, the file, or the
+section whose heading fell into the chunk before. It becomes the `context` column of
+chunks_fts, made of the chunks alone, so that the column can be made again without the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .keywords import cjk_terms, hidden_words
+from .sql_functions import date_of_path
+
+_HEADING = re.compile(r" {0,3}(#{1,6})\s+(.*?)\s*#*\s*")
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+#: A heading says what it is about at its beginning.
+_MAX_HEADING_CHARS = 200
+
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+
+
+@dataclass(frozen=True)
+class _Heading:
+    line: int
+    level: int
+    text: str
+
+
+#: Start line, end line and text of a chunk.
+Place = tuple[int, int, str]
+
+
+def context_terms(path: str, chunks: Sequence[Place]) -> list[str]:
+    """The words of each chunk's context, for all chunks of a file in order."""
+    of_path = _path_words(path)
+    contexts = []
+    for (_, _, text), above in zip(chunks, _headings_above(chunks), strict=True):
+        around = " ".join([of_path, *above])
+        contexts.append(" ".join([around, cjk_terms(around), *hidden_words(f"{text} {around}")]).strip())
+    return contexts
+
+
+def _path_words(path: str) -> str:
+    words = path.removeprefix("memory/")
+    day = date_of_path(path)
+    if day is not None:
+        month = _MONTHS[day.month - 1]
+        words += f" {day.day} {month} {month[:3]} {day.year} {day.year}年{day.month}月{day.day}日"
+    return words
+
+
+def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
+    """For each chunk the headings that its text stands under and does not hold itself."""
+    trail: list[_Heading] = []
+    in_fence = False
+    seen = 0
+    above = []
+    for start, end, text in chunks:
+        before_text = trail
+        has_text = False
+        for offset, line in enumerate(text.split("\n")):
+            # The segments of a long line stand as lines of their own.
+            number = min(start + offset, end)
+            heading = None
+            # Of neighbours that overlap, each line counts once.
+            if number > seen:
+                if _FENCE.match(line):
+                    in_fence = not in_fence
+                match = None if in_fence else _HEADING.fullmatch(line)
+                if match and match[2]:
+                    heading = _Heading(number, len(match[1]), match[2][:_MAX_HEADING_CHARS])
+                    trail = [one for one in trail if one.level < heading.level] + [heading]
+            if not has_text and line.strip():
+                # The headings that a chunk begins with end those before it.
+                before_text = [one for one in trail if one.line <= number]
+                has_text = heading is None
+        seen = end
+        above.append([one.text for one in before_text if one.line < start])
+    return above
