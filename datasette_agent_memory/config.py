@@ -101,6 +101,7 @@ class SearchOptions:
     candidate_multiplier: int
     text_norm: str
     fusion: str
+    rescore: bool
     match: str
     decay: bool
     half_life: float
@@ -122,6 +123,14 @@ class SearchOptions:
     def is_filtered(self) -> bool:
         return any((self.source, self.path, self.since, self.until))
 
+    @property
+    def is_replay(self) -> bool:
+        """Whether the search goes by OpenClaw's own rules: not where one of them is overridden."""
+        rules = ("match", "text_norm", "fusion", "rescore")
+        return self.preset == "openclaw" and all(
+            getattr(self, name) == PRESETS["openclaw"][name] for name in rules
+        )
+
     def as_parameters(self) -> dict[str, Any]:
         """The values by the names of the parameters."""
         return {parameter.name: getattr(self, parameter.field) for parameter in PARAMETERS.values()}
@@ -134,6 +143,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "match": "all",
         "text_norm": "relevance",
         "fusion": "weighted",
+        "rescore": False,
         "vector_weight": 0.7,
         "text_weight": 0.3,
         "min_score": 0.35,
@@ -161,7 +171,8 @@ PARAMETERS: dict[str, Parameter] = {
             "match",
             str,
             "auto",
-            "Chunks with any of the words, or with all; auto is any, without stop words.",
+            "Chunks with any of the words, or with all; auto is those with all first, then those with any, "
+            "without stop words.",
             "Results",
             choices=("auto", "any", "all"),
         ),
@@ -170,7 +181,7 @@ PARAMETERS: dict[str, Parameter] = {
             float,
             0.35,
             "Leave out results below this score; a keyword hit below it fills a free place. "
-            "The embedded model has 0.1.",
+            "The embedded model has 0.05.",
             "Results",
             minimum=0,
             maximum=1,
@@ -187,7 +198,7 @@ PARAMETERS: dict[str, Parameter] = {
             "vector_weight",
             float,
             DEFAULT_VECTOR_WEIGHT,
-            "Weight of the vector score.",
+            "Weight of the vector score. The embedded model has 0.3.",
             "Scores",
             minimum=0,
             maximum=1,
@@ -196,7 +207,7 @@ PARAMETERS: dict[str, Parameter] = {
             "text_weight",
             float,
             DEFAULT_TEXT_WEIGHT,
-            "Weight of the text score.",
+            "Weight of the text score. The embedded model has 0.7.",
             "Scores",
             minimum=0,
             maximum=1,
@@ -205,10 +216,11 @@ PARAMETERS: dict[str, Parameter] = {
             "text_norm",
             str,
             "relevance",
-            "How bm25 (r) becomes a text score: r/(1+r), 1/(1+position), or r/(best r). "
-            "The embedded model has max.",
+            "How bm25 (r) becomes a text score: r/(1+r), 1/(1+position), r/(best r), or the share of the "
+            "question's words, weighed by how rare they are, that a chunk covers. "
+            "The embedded model has coverage.",
             "Scores",
-            choices=("relevance", "rank", "max"),
+            choices=("relevance", "rank", "max", "coverage"),
         ),
         Parameter(
             "fusion",
@@ -217,6 +229,13 @@ PARAMETERS: dict[str, Parameter] = {
             "How the sides are joined: weighted scores, or weighted reciprocal ranks.",
             "Scores",
             choices=("weighted", "rrf"),
+        ),
+        Parameter(
+            "rescore",
+            bool,
+            True,
+            "Give a candidate of the keywords alone the vector score that it has, instead of none.",
+            "Scores",
         ),
         Parameter(
             "candidate_multiplier",

@@ -12,153 +12,316 @@ from .layouts import Layout
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 RRF_K = 60
 
+#: How many of the nearest chunks have their passages compared, at least: one that is about
+#: many things is not among the first by its one vector.
+NEAREST = 256
+
+#: BM25's k1 and b as FTS5 has them.
+_BM25_K1, _BM25_B = 1.2, 0.75
+
 
 @dataclass(frozen=True)
 class Sides:
-    """Which sides of the search run, and whether vectors are scanned without sqlite-vec."""
+    """Which sides of the search run, and how."""
 
     vector: bool
     text: bool
+    #: Vectors are compared one by one, without sqlite-vec.
     scan: bool = False
+    #: Some chunks have vectors of their passages as well.
+    passages: bool = False
+    #: Words are looked for in the text itself, since the full-text table cannot find them.
+    substring: bool = False
 
     @property
     def mode(self) -> str:
         return "hybrid" if self.vector and self.text else "vector" if self.vector else "keyword"
 
 
-def build_sql(layout: Layout, q: str, options: SearchOptions, sides: Sides) -> tuple[str, dict[str, Any]]:
+Statement = tuple[str, dict[str, Any]]
+
+
+def build_sql(layout: Layout, q: str, options: SearchOptions, sides: Sides) -> Statement:
     """The one statement of a search, laid out to be read, and its named parameters."""
-    params: dict[str, Any] = {"q": q, "candidates": options.candidates}
-    ctes: list[tuple[str, str]] = []
-    filters = _filters(options, params)
-    if filters and sides.vector and not sides.scan:
-        allowed = f"SELECT id FROM {layout.chunks}\nWHERE {_all_of(filters)}"
-        ctes.append(("allowed AS MATERIALIZED", allowed))
-    if sides.vector:
-        ctes.append(("vector_hits AS MATERIALIZED", _vector_sql(layout, sides, filters)))
-    if sides.text:
-        ctes.append(("text_hits AS MATERIALIZED", _text_sql(layout, options, filters, params)))
-    if sides.vector and sides.text:
-        ctes.append(("candidates AS", "SELECT id FROM vector_hits UNION SELECT id FROM text_hits"))
-        if options.fusion == "rrf":
-            ctes += [(f"{side}_ranks AS", _ranks_sql(side)) for side in ("vector", "text")]
-    scored = _scored_sql(layout, options, sides, params)
+    return _Builder(layout, q, options, sides).build()
 
-    # A keyword hit below the minimum fills a free place, and never displaces a row above it.
-    passes = "score >= CAST(:min_score AS REAL)"
-    where = f"WHERE {passes} OR text_score IS NOT NULL"
-    order = ["score DESC", "path", "start_line", "id"]
-    if options.mmr:
-        ctes.append(("scored AS MATERIALIZED", scored))
-        ctes.append(
-            (
-                "diversified AS",
-                "SELECT value AS id, key AS position\n"
-                "FROM json_each((\n"
-                "  SELECT mmr(id, score, text, :lambda)\n"
-                "  FROM (SELECT * FROM scored ORDER BY path, start_line, id)\n"
-                "))",
-            )
-        )
-        params["lambda"] = options.lambda_
-        scored = "SELECT scored.*\nFROM scored\nJOIN diversified USING (id)"
-        order = ["position"]
-    params |= {"min_score": options.min_score, "k": options.k}
+
+def assemble(ctes: list[tuple[str, str]], select: str) -> str:
+    """A statement of common table expressions, by their names, and what is selected of them."""
     with_ = ",\n".join(f"{name} (\n{indent(body, '  ')}\n)" for name, body in ctes)
-    sql = f"{scored}\n{where}\nORDER BY {', '.join([f'{passes} DESC', *order])}\nLIMIT :k"
-    return (f"WITH {with_}\n{sql}" if with_ else sql), params
+    return f"WITH {with_}\n{select}" if with_ else select
 
 
-def _filters(options: SearchOptions, params: dict[str, Any]) -> list[str]:
-    """The conditions that a chunk must meet, by columns that chunks and chunks_fts both have."""
-    conditions = []
-    for name, condition in (
-        ("source", "source = :source"),
-        ("path", "path GLOB :path"),
-        ("since", "memory_age(path, :since) <= 0"),
-        ("until", "memory_age(path, :until) >= 0"),
-    ):
-        if value := getattr(options, name):
-            conditions.append(condition)
-            params[name] = value
-    return conditions
-
-
-def _vector_sql(layout: Layout, sides: Sides, filters: list[str]) -> str:
-    if sides.scan:
-        conditions = ["embed(:q) IS NOT NULL AND length(embedding) > 2", *filters]
-        return (
-            "SELECT id, cosine_similarity(embedding, embed(:q)) AS vector_score\n"
-            f"FROM {layout.chunks}\nWHERE {_all_of(conditions)}\n"
-            "ORDER BY vector_score DESC\nLIMIT :candidates"
-        )
-    conditions = ["embed(:q) IS NOT NULL AND embedding MATCH embed(:q) AND k = :candidates"]
-    if filters:
-        # The nearest of those that pass, and not those of the nearest that pass.
-        conditions.append("id IN (SELECT id FROM allowed)")
-    return (
-        "SELECT id, 1 - vec_distance_cosine(embedding, embed(:q)) AS vector_score\n"
-        f"FROM {layout.chunks_vec}\nWHERE {_all_of(conditions)}"
-    )
-
-
-def _text_sql(layout: Layout, options: SearchOptions, filters: list[str], params: dict[str, Any]) -> str:
-    expression = "fts_query(:q)"
-    if options.match != "auto":
-        expression = "fts_query(:q, :match)"
-        params["match"] = options.match
-    conditions = [f"{layout.chunks_fts} MATCH {expression}", *filters]
-    best = f"FROM {layout.chunks_fts}\nWHERE {_all_of(conditions)}\nORDER BY rank\nLIMIT :candidates"
-    if options.text_norm == "relevance":
-        return f"SELECT id, bm25_norm(rank) AS text_score\n{best}"
-    text_score = {
-        # Equal ones share a position.
-        "rank": "bm25_norm(rank() OVER (ORDER BY rank) - 1)",
-        "max": "rank / min(rank) OVER ()",
-    }[options.text_norm]
-    ranked = indent(f"SELECT id, rank\n{best}", "  ")
-    return f"SELECT id, {text_score} AS text_score\nFROM (\n{ranked}\n)"
-
-
-def _all_of(conditions: list[str]) -> str:
+def all_of(conditions: list[str]) -> str:
     return "\n  AND ".join(conditions)
 
 
-def _scored_sql(layout: Layout, options: SearchOptions, sides: Sides, params: dict[str, Any]) -> str:
-    """The rows with their scores, without WHERE and ORDER."""
-    chunks = layout.chunks
-    if sides.vector and sides.text:
-        vector, text, hits = "vector_score", "text_score", "hits"
-        if options.fusion == "rrf":
-            # 1 for the first of a side; a common factor changes no order.
-            vector, text = (f"{RRF_K + 1}.0 / ({RRF_K} + {side}_rank)" for side in ("vector", "text"))
-            hits = "ranks"
-        score = f"hybrid_score({vector}, {text}, :vector_weight, :text_weight)"
-        params |= {"vector_weight": options.vector_weight, "text_weight": options.text_weight}
-        source = (
-            f"FROM candidates\nJOIN {chunks} USING (id)\n"
-            f"LEFT JOIN vector_{hits} USING (id)\nLEFT JOIN text_{hits} USING (id)"
+class _Builder:
+    def __init__(self, layout: Layout, q: str, options: SearchOptions, sides: Sides) -> None:
+        self.layout = layout
+        self.options = options
+        self.sides = sides
+        self.params: dict[str, Any] = {"q": q, "candidates": options.candidates}
+        self.ctes: list[tuple[str, str]] = []
+        self.filters = self._filters()
+
+    def build(self) -> Statement:
+        options, sides = self.options, self.sides
+        if sides.vector:
+            self._add_vector_hits()
+        if sides.text:
+            if sides.substring:
+                self._add_found_substrings()
+            else:
+                self._add_found()
+            self.ctes.append(("text_hits AS MATERIALIZED", self._text_hits()))
+        if sides.vector and sides.text:
+            self.ctes.append(("candidates AS", "SELECT id FROM vector_hits UNION SELECT id FROM text_hits"))
+            if options.fusion == "rrf":
+                self.ctes += [(f"{side}_ranks AS", _ranks_sql(side)) for side in ("vector", "text")]
+            elif options.rescore:
+                self.ctes.append(("scores AS MATERIALIZED", self._scores()))
+        scored = self._scored()
+
+        # A keyword hit below the minimum fills a free place, and never displaces a row above it.
+        passes = "score >= CAST(:min_score AS REAL)"
+        where = f"WHERE {passes} OR text_score IS NOT NULL"
+        # Chunks with every word come before those with some, whatever their scores.
+        order = ["every_word DESC"] if sides.text and not sides.vector else []
+        order += ["score DESC", "path", "start_line", "id"]
+        if options.mmr:
+            self.ctes.append(("scored AS MATERIALIZED", scored))
+            self.ctes.append(
+                (
+                    "diversified AS",
+                    "SELECT value AS id, key AS position\n"
+                    "FROM json_each((\n"
+                    "  SELECT mmr(id, score, text, :lambda)\n"
+                    "  FROM (SELECT * FROM scored ORDER BY path, start_line, id)\n"
+                    "))",
+                )
+            )
+            self.params["lambda"] = options.lambda_
+            scored = "SELECT scored.*\nFROM scored\nJOIN diversified USING (id)"
+            order = ["position"]
+        self.params |= {"min_score": options.min_score, "k": options.k}
+        select = f"{scored}\n{where}\nORDER BY {', '.join([f'{passes} DESC', *order])}\nLIMIT :k"
+        return assemble(self.ctes, select), self.params
+
+    def _filters(self) -> list[str]:
+        """The conditions that a chunk must meet, by columns that chunks and chunks_fts both have."""
+        conditions = []
+        for name, condition in FILTERS.items():
+            if value := getattr(self.options, name):
+                conditions.append(condition)
+                self.params[name] = value
+        return conditions
+
+    # The vector side
+
+    def _add_vector_hits(self) -> None:
+        if self.sides.scan:
+            self.ctes.append(("vector_hits AS MATERIALIZED", self._scanned_vectors()))
+            return
+        if self.filters:
+            allowed = f"SELECT id FROM {self.layout.chunks}\nWHERE {all_of(self.filters)}"
+            self.ctes.append(("allowed AS MATERIALIZED", allowed))
+        name, score, k = "vector_hits", "vector_score", ":candidates"
+        if self.sides.passages:
+            name, score, k = "nearest", "cosine", ":nearest"
+            self.params["nearest"] = max(NEAREST, self.options.candidates)
+        conditions = [f"embed(:q) IS NOT NULL AND embedding MATCH embed(:q) AND k = {k}"]
+        if self.filters:
+            # The nearest of those that pass, and not those of the nearest that pass.
+            conditions.append("id IN (SELECT id FROM allowed)")
+        self.ctes.append(
+            (
+                f"{name} AS MATERIALIZED",
+                f"SELECT id, 1 - vec_distance_cosine(embedding, embed(:q)) AS {score}\n"
+                f"FROM {self.layout.chunks_vec}\nWHERE {all_of(conditions)}",
+            )
         )
-        scores = ["vector_score", "text_score"]
-    elif sides.vector:
-        score = "vector_score"
-        source = f"FROM vector_hits\nJOIN {chunks} USING (id)"
-        scores = ["vector_score", "NULL AS text_score"]
-    elif sides.text:
-        score = "text_score"
-        source = f"FROM text_hits\nJOIN {chunks} USING (id)"
-        scores = ["NULL AS vector_score", "text_score"]
-    else:
-        score = "NULL"
-        source = f"FROM {chunks}"
-        scores = ["NULL AS vector_score", "NULL AS text_score"]
-    if options.decay:
-        age = "memory_age(path, :now)"
-        params |= {"now": options.now, "half_life": options.half_life}
-        score = f"decay({score}, {age}, :half_life)"
-        scores += [f"{age} AS age_days", f"decay(1, {age}, :half_life) AS decay"]
-    columns = ["path, start_line, end_line, source", f"{score} AS score", *scores, "text", "id"]
-    return "SELECT " + ",\n  ".join(columns) + f"\n{source}"
+        if self.sides.passages:
+            self.ctes.append(
+                (
+                    "vector_hits AS MATERIALIZED",
+                    "SELECT id, coalesce(passage_similarity(passages.embeddings, embed(:q)), cosine)"
+                    " AS vector_score\n"
+                    f"FROM nearest\nJOIN {self.layout.chunks} USING (id)\nLEFT JOIN passages USING (hash)\n"
+                    "ORDER BY vector_score DESC\nLIMIT :candidates",
+                )
+            )
+
+    def _scanned_vectors(self) -> str:
+        conditions = ["embed(:q) IS NOT NULL AND length(embedding) > 2", *self.filters]
+        return (
+            f"SELECT id, {self._similarity()} AS vector_score\n"
+            f"FROM {self.layout.chunks}{self._join_passages()}\nWHERE {all_of(conditions)}\n"
+            "ORDER BY vector_score DESC\nLIMIT :candidates"
+        )
+
+    def _similarity(self) -> str:
+        """The similarity of a row of chunks, by what the row itself holds."""
+        similarity = "cosine_similarity(embedding, embed(:q))"
+        if self.sides.passages:
+            return f"coalesce(passage_similarity(passages.embeddings, embed(:q)), {similarity})"
+        return similarity
+
+    def _join_passages(self) -> str:
+        return "\nLEFT JOIN passages USING (hash)" if self.sides.passages else ""
+
+    # The text side
+
+    def _add_found(self) -> None:
+        """`found`: the best chunks of the full-text table, with bm25 and whether they have every word."""
+        fts = self.layout.chunks_fts
+        expression = "fts_query(:q)"
+        if self.options.match != "auto":
+            expression = "fts_query(:q, :match)"
+            self.params["match"] = self.options.match
+        if self.options.text_norm == "coverage":
+            count = f"SELECT count(*) FROM {fts} WHERE {fts} MATCH value"
+            terms = expression.replace("fts_query", "fts_terms")
+            self.ctes.append(
+                (
+                    "words AS MATERIALIZED",
+                    f"SELECT value AS word, ({count}) AS chunks\nFROM json_each({terms})",
+                )
+            )
+        if self.options.match != "auto":
+            every_word = int(self.options.match == "all")
+            found = self._best_of_fts(expression, f"id, rank AS bm25, {every_word} AS every_word")
+            self.ctes.append(("found AS MATERIALIZED", found))
+            return
+        # Chunks with every word first. Those with some are looked for only if there is room.
+        room = "(SELECT count(*) FROM every_word) < CAST(:candidates AS INTEGER)"
+        self.ctes += [
+            ("every_word AS MATERIALIZED", self._best_of_fts("fts_query(:q, 'every')", "id, rank AS bm25")),
+            (
+                "any_word AS MATERIALIZED",
+                self._best_of_fts(f"CASE WHEN {room} THEN {expression} ELSE '\"\"' END", "id, rank AS bm25"),
+            ),
+            (
+                "found AS MATERIALIZED",
+                "SELECT id, bm25, 1 AS every_word FROM every_word\n"
+                "UNION ALL\n"
+                "SELECT id, bm25, 0 FROM any_word WHERE id NOT IN (SELECT id FROM every_word)\n"
+                "ORDER BY every_word DESC, bm25\nLIMIT :candidates",
+            ),
+        ]
+
+    def _best_of_fts(self, expression: str, columns: str) -> str:
+        fts = self.layout.chunks_fts
+        conditions = [f"{fts} MATCH {expression}", *self.filters]
+        return f"SELECT {columns}\nFROM {fts}\nWHERE {all_of(conditions)}\nORDER BY rank\nLIMIT :candidates"
+
+    def _add_found_substrings(self) -> None:
+        """`found` by looking for each word in each text: BM25 by its formula."""
+        having = "\nHAVING every_word" if self.options.match == "all" else ""
+        where = f"\nWHERE {all_of(self.filters)}" if self.filters else ""
+        self.ctes += [
+            (
+                "matches AS MATERIALIZED",
+                "SELECT chunks.id, chunks.path, source, length(text) AS length,\n"
+                "  value AS word, word_count(text, value) AS times\n"
+                f"FROM {self.layout.chunks} AS chunks\nCROSS JOIN json_each(query_words(:q))\n"
+                "WHERE times > 0",
+            ),
+            (
+                "words AS MATERIALIZED",
+                "SELECT value AS word, (SELECT count(*) FROM matches WHERE word = value) AS chunks\n"
+                "FROM json_each(query_words(:q))",
+            ),
+            (
+                "size AS MATERIALIZED",
+                f"SELECT count(*) AS total, avg(length(text)) AS average FROM {self.layout.chunks}",
+            ),
+            (
+                "found AS MATERIALIZED",
+                "SELECT id, count(*) = (SELECT count(*) FROM words) AS every_word,\n"
+                "  -sum(bm25_ceiling(chunks, total) * times\n"
+                f"    / (times + {_BM25_K1} * ({1 - _BM25_B} + {_BM25_B} * length / average))) AS bm25\n"
+                f"FROM matches\nJOIN words USING (word)\nCROSS JOIN size{where}\nGROUP BY id{having}\n"
+                "ORDER BY every_word DESC, bm25\nLIMIT :candidates",
+            ),
+        ]
+
+    def _text_hits(self) -> str:
+        text_score = {
+            "relevance": "bm25_norm(bm25)",
+            # Equal ones share a position.
+            "rank": "bm25_norm(rank() OVER (ORDER BY every_word DESC, bm25) - 1)",
+            "max": "bm25 / min(bm25) OVER ()",
+            "coverage": "coverage",
+        }[self.options.text_norm]
+        if self.options.text_norm != "coverage":
+            return f"SELECT id, bm25, every_word, {text_score} AS text_score\nFROM found"
+        ceiling = f"SELECT sum(bm25_ceiling(chunks, (SELECT count(*) FROM {self.layout.chunks}))) FROM words"
+        return (
+            "SELECT id, bm25, every_word,\n"
+            "  CASE every_word WHEN 1 THEN (1 + coverage) / 2 ELSE coverage END AS text_score\n"
+            "FROM (\n"
+            f"  SELECT *, min(1, -bm25 / (\n    {ceiling}\n  )) AS coverage\n"
+            "  FROM found\n"
+            ")"
+        )
+
+    # Both
+
+    def _scores(self) -> str:
+        """Each candidate with the vector score that it has, whichever side put it forward."""
+        return (
+            f"SELECT id, coalesce(vector_score, {self._similarity()}) AS vector_score, text_score\n"
+            f"FROM candidates\nJOIN {self.layout.chunks} USING (id)\n"
+            f"LEFT JOIN vector_hits USING (id)\nLEFT JOIN text_hits USING (id){self._join_passages()}"
+        )
+
+    def _scored(self) -> str:
+        """The rows with their scores, without WHERE and ORDER."""
+        options, sides, chunks, params = self.options, self.sides, self.layout.chunks, self.params
+        if sides.vector and sides.text:
+            vector, text = "vector_score", "text_score"
+            source = (
+                f"FROM candidates\nJOIN {chunks} USING (id)\n"
+                "LEFT JOIN vector_hits USING (id)\nLEFT JOIN text_hits USING (id)"
+            )
+            if options.fusion == "rrf":
+                # 1 for the first of a side; a common factor changes no order.
+                vector, text = (f"{RRF_K + 1}.0 / ({RRF_K} + {side}_rank)" for side in ("vector", "text"))
+                source = source.replace("_hits USING", "_ranks USING")
+            elif options.rescore:
+                source = f"FROM scores\nJOIN {chunks} USING (id)"
+            score = f"hybrid_score({vector}, {text}, :vector_weight, :text_weight)"
+            params |= {"vector_weight": options.vector_weight, "text_weight": options.text_weight}
+            scores = ["vector_score", "text_score"]
+        elif sides.vector:
+            score = "vector_score"
+            source = f"FROM vector_hits\nJOIN {chunks} USING (id)"
+            scores = ["vector_score", "NULL AS text_score"]
+        elif sides.text:
+            score = "text_score"
+            source = f"FROM text_hits\nJOIN {chunks} USING (id)"
+            scores = ["NULL AS vector_score", "text_score"]
+        else:
+            score = "NULL"
+            source = f"FROM {chunks}"
+            scores = ["NULL AS vector_score", "NULL AS text_score"]
+        if options.decay:
+            age = "memory_age(path, :now)"
+            params |= {"now": options.now, "half_life": options.half_life}
+            score = f"decay({score}, {age}, :half_life)"
+            scores += [f"{age} AS age_days", f"decay(1, {age}, :half_life) AS decay"]
+        columns = ["path, start_line, end_line, source", f"{score} AS score", *scores, "text", "id"]
+        return "SELECT " + ",\n  ".join(columns) + f"\n{source}"
+
+
+#: The condition of each filter, on columns that chunks and chunks_fts both have.
+FILTERS = {
+    "source": "source = :source",
+    "path": "path GLOB :path",
+    "since": "memory_age(path, :since) <= 0",
+    "until": "memory_age(path, :until) >= 0",
+}
 
 
 def _ranks_sql(side: str) -> str:

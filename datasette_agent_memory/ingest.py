@@ -23,6 +23,7 @@ from .embeddings.batches import Embedded, Interrupted, Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
 from .locks import embedding_turn
+from .passages import PassageTable
 from .report import IndexIncomplete, IndexReport, Listener, WidthChanged
 from .scopes import check_root, extra_paths, narrow
 from .sources import (
@@ -207,6 +208,8 @@ class _Run:
             self._embed_pending()
             # Now the width is known.
             self._write_meta()
+        if not self.settings.dry_run:
+            self._fill_passages()
         if self.settings.max_cached is not None and not self.settings.dry_run:
             self.writer.prune_cache(self.settings.max_cached)
         self.report.dims = self.writer.dims
@@ -352,6 +355,28 @@ class _Run:
                     self._write_vectors(known)
                 unknown = [text for hash, text in pending.items() if hash not in known]
                 self._embed(unknown, self._write_vectors)
+
+    def _fill_passages(self) -> None:
+        """Give each longer chunk the vectors of its passages, where the provider wants that."""
+        if self.provider is None or not self.provider.has_passages:
+            self.writer.drop_passages()
+            return
+        table = PassageTable(self.writer.conn, self.provider)
+        while not table.is_current():
+            with embedding_turn(self.database) as is_ours:
+                if not is_ours:
+                    return
+                with self.writer.writing():
+                    table.prepare()
+                hashes = table.missing()
+                self.listener.passages(0, len(hashes))
+                done = 0
+                for rows in table.make(hashes):
+                    self._stop_if_asked()
+                    with self.writer.writing():
+                        table.write(rows)
+                    done += len(rows)
+                    self.listener.passages(done, len(hashes))
 
     def _pending(self, without: Container[str] = ()) -> list[Text]:
         """The texts that wait for a vector, but for those that the provider has refused, now or before."""

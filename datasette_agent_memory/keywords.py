@@ -11,11 +11,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 
 from .stop_words import STOP_WORDS
 
 #: An expression that matches nothing. A NULL or an empty string would be an error in FTS5.
 NO_MATCH = '""'
+
+#: How the words of a query may be joined.
+QUERY_MODES = ("auto", "every", "any", "all")
 
 #: More words than this add time to a query and hardly any evidence.
 MAX_TERMS = 256
@@ -49,7 +53,7 @@ def fts_query(text: object, mode: str = "auto") -> str:
     the words of `auto` with AND. NO_MATCH where there is no word. Raises ValueError for
     another mode.
     """
-    if mode not in ("auto", "every", "any", "all"):
+    if mode not in QUERY_MODES:
         raise ValueError("mode must be auto, every, any or all")
     if not isinstance(text, str):
         return NO_MATCH
@@ -76,6 +80,35 @@ def _all_terms(text: str, whole_runs: bool) -> list[str]:
         if len(terms) >= MAX_TERMS:
             break
     return list(terms)[:MAX_TERMS]
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a query as they stand in a text, for looking for them without an index: of a
+    run of CJK its bigrams; without stop words, unless there is nothing else."""
+    words: dict[str, None] = {}
+    for word in query_words(text):
+        for part in _CJK_OR_OTHER.split(word) if CJK_RUN.search(word) else [word]:
+            if CJK_RUN.fullmatch(part):
+                words |= dict.fromkeys(_bigrams(part) or [part])
+            elif has_word(part):
+                words[part.strip(_GLUE) if part != word else part] = None
+    return ([word for word in words if word not in STOP_WORDS] or list(words))[:MAX_TERMS]
+
+
+def count_word(text: str, word: str) -> int:
+    """How often a text has a word, whatever its case: of CJK anywhere, else not inside another
+    word in its own script."""
+    text, word = normalised(text).lower(), normalised(word).lower()
+    return len(_whole_word(word).findall(text)) if word in text else 0
+
+
+@lru_cache(maxsize=MAX_TERMS)
+def _whole_word(word: str) -> re.Pattern[str]:
+    # Beside CJK no space stands between words.
+    other = f"(?:(?![{_CJK_CHARACTERS}])\\w)"
+    before = f"(?<!{other})" if word and word[0].isalnum() and not CJK_RUN.match(word[0]) else ""
+    after = f"(?!{other})" if word and word[-1].isalnum() and not CJK_RUN.match(word[-1]) else ""
+    return re.compile(before + re.escape(word) + after)
 
 
 def query_words(text: str) -> Iterator[str]:

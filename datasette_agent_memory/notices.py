@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .connections import INSTALL_SQLITE_VEC
 from .embeddings import NO_PROVIDER
-from .embeddings.base import EmbeddingError
+from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .fused_sql import Sides
+from .keywords import CJK_RUN, normalised, plain_words
 from .schema import MemoryIndex
+
+#: The length of a term of FTS5's trigram tokenizer.
+_TRIGRAM = 3
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,40 @@ def usable_sides(
             )
         )
         text = False
-    return Sides(vector, text, scan), notices
+    provider = provider_of(index.meta, providers) if vector else None
+    passages = provider is not None and provider.has_passages and index.has_passages
+    return Sides(vector, text, scan, passages), notices
+
+
+def provider_of(meta: Mapping[str, Any], providers: Providers) -> Provider | None:
+    """The provider of an index's vectors, None where it cannot be had: a notice says why."""
+    try:
+        return providers.of_index(meta)
+    except EmbeddingError:
+        return None
+
+
+def substring_notice(index: MemoryIndex, q: str) -> Notice | None:
+    """Why the words of a question have to be looked for in the texts themselves, None where the
+    full-text table finds them."""
+    if index.has_cjk:
+        return None
+    if index.tokenizer == "trigram":
+        short = [word for word in plain_words(q) if len(word) < _TRIGRAM]
+        what = f"no words of fewer than {_TRIGRAM} characters" if short else None
+    else:
+        what = (
+            "runs of Chinese, Japanese or Korean whole, and no words inside them"
+            if CJK_RUN.search(normalised(q))
+            else None
+        )
+    if what is None:
+        return None
+    return Notice(
+        "substring",
+        f"Another program made this index, whose full-text table has {what}; so the words of the question "
+        "were looked for in the text of each chunk, which is slower.",
+    )
 
 
 def _missing_vectors(index: MemoryIndex, providers: Providers) -> Notice | None:

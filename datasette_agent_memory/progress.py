@@ -109,6 +109,11 @@ class IndexProgress(Announcer):
         )
         self._bar.at(self._done_tokens, self._tokens, item)
 
+    def passages(self, done: int, total: int) -> None:
+        if not done:
+            self._next_bar("Passages")
+        self._bar.at(done, total)
+
     def left_to_another(self) -> None:
         self.say("Another run is embedding for this index, and will embed what is new as well")
 

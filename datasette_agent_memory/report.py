@@ -89,6 +89,9 @@ class Listener:
     def embedded(self, texts: int, tokens: int) -> None:
         """So many more texts have been embedded."""
 
+    def passages(self, done: int, total: int) -> None:
+        """So many of these chunks have got the vectors of their passages."""
+
     def waits(self, reason: str, seconds: float) -> None:
         """A call has failed, and is tried again after so many seconds; from any thread."""
 

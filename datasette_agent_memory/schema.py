@@ -9,6 +9,7 @@ from typing import Any
 
 from .connections import Connection, has_sqlite_vec, sqlite3
 from .layouts import SIX_TABLES, Layout, find_layout
+from .passages import has_passages
 
 _MAX_SHOWN_CHARS = 500
 
@@ -29,6 +30,10 @@ class MemoryIndex:
     has_fts: bool
     #: Whether the full-text table has the terms of CJK text.
     has_cjk: bool
+    #: How the full-text table cuts words, as its DDL says it.
+    tokenizer: str
+    #: Whether there are vectors of passages.
+    has_passages: bool
     #: Whether the vector table is there, and not empty beside chunks.
     has_vec_table: bool
     has_sqlite_vec: bool
@@ -108,6 +113,8 @@ class MemoryIndex:
             has_files=layout.files in tables,
             has_fts=layout.chunks_fts in tables and not _is_empty(conn, f"{layout.chunks_fts}_docsize"),
             has_cjk=has_cjk_column(conn, layout),
+            tokenizer=_tokenizer(tables.get(layout.chunks_fts)),
+            has_passages=layout == SIX_TABLES and has_passages(conn),
             has_vec_table=vec_sql is not None and not _is_empty(conn, f"{layout.chunks_vec}_rowids"),
             has_sqlite_vec=has_sqlite_vec(conn),
             chunk_count=chunk_count,
@@ -243,6 +250,11 @@ def as_text(value: Any) -> str:
 def as_line(value: Any) -> int:
     """The line number of a column, 1 where a damaged database has none."""
     return value if isinstance(value, int) and value > 0 else 1
+
+
+def _tokenizer(fts_sql: str | None) -> str:
+    declared = re.search(r"""\btokenize\s*=\s*['"]\s*(\w+)""", fts_sql or "", re.IGNORECASE)
+    return declared[1].lower() if declared else "unicode61"
 
 
 def _is_empty(conn: Connection, table: str) -> bool:

@@ -20,9 +20,10 @@ from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
 from .errors import AgentMemoryError
 from .fused_sql import Sides, build_sql
-from .keywords import CJK_RUN, has_word
+from .keywords import has_word
 from .layouts import find_layout
-from .notices import Notice, other_width, usable_sides
+from .notices import Notice, other_width, provider_of, substring_notice, usable_sides
+from .openclaw import build_openclaw_sql
 from .schema import MemoryIndex, as_line, as_text, read_meta
 from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
 from .sql_functions import normalised_weights, today
@@ -266,21 +267,19 @@ def _search(
     if q.strip() and not has_word(q):
         notices.append(Notice("no_words", "The query has no word in it, so nothing matches."))
 
-    if sides.text and not index.has_cjk and CJK_RUN.search(q):
-        notices.append(
-            Notice(
-                "no_cjk",
-                "Another program made this index, whose full-text table holds runs of Chinese, Japanese or "
-                "Korean whole, so that words inside them are not found; index the folder into a database "
-                "of its own to find them.",
-            )
-        )
+    substring = substring_notice(index, q) if sides.text and not options.is_replay else None
+    if substring:
+        notices.append(substring)
+        sides = replace(sides, substring=True)
 
     sql_started = time.perf_counter()
     attempts = [sides, *_narrower(sides)]
     for sides, next_sides in zip(attempts, [*attempts[1:], Sides(False, False)], strict=True):
         options = replace(options, mode=sides.mode)
-        sql, params = build_sql(index.layout, q, options, sides)
+        if options.is_replay:
+            sql, params = build_openclaw_sql(index, q, options, sides)
+        else:
+            sql, params = build_sql(index.layout, q, options, sides)
         attempted = time.perf_counter()
         try:
             with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
@@ -304,14 +303,6 @@ def _search(
         params=params,
         took_ms={"embed": embed_ms, "sql": sql_ms, "total": asked.took_ms + _milliseconds_since(started)},
     )
-
-
-def provider_of(meta: Mapping[str, Any], providers: Providers) -> Provider | None:
-    """The provider of an index's vectors, None where it cannot be had: a notice says why."""
-    try:
-        return providers.of_index(meta)
-    except EmbeddingError:
-        return None
 
 
 def _embed_query(provider: Provider, q: str, index: MemoryIndex, asked: Asked) -> Notice | None:

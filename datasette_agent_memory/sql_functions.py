@@ -18,7 +18,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .connections import Connection, sqlite3
-from .keywords import CJK_RUN, NO_MATCH, fts_query, has_word
+from .keywords import (
+    CJK_RUN,
+    NO_MATCH,
+    QUERY_MODES,
+    count_word,
+    fts_query,
+    has_word,
+    plain_words,
+    query_terms,
+)
 from .layouts import find_layout
 from .schema import read_meta
 
@@ -54,14 +63,35 @@ def register(conn: Connection, providers: Providers | None = None) -> None:
         ("memory_age", 2, memory_age),
         ("fts_query", 1, _fts_query),
         ("fts_query", 2, _fts_query),
+        ("fts_terms", 1, _fts_terms),
+        ("fts_terms", 2, _fts_terms),
+        ("query_words", 1, _query_words),
+        ("word_count", 2, _word_count),
+        ("bm25_ceiling", 2, bm25_ceiling),
         ("cosine_similarity", 2, cosine_similarity),
+        ("passage_similarity", 2, passage_similarity),
         ("embed", 1, _embed_for(conn, providers)),
     ]
+    functions += _openclaw_functions()
     for name, arguments, function in functions:
         _create_function(conn, name, arguments, function, deterministic=True)
     # Without `now` the value changes from day to day.
     _create_function(conn, "memory_age", 1, memory_age, deterministic=False)
     conn.create_aggregate("mmr", 4, MaximalMarginalRelevance)
+
+
+def _openclaw_functions() -> list[tuple[str, int, Callable[..., Any]]]:
+    from . import openclaw
+
+    return [
+        ("openclaw_query", 1, openclaw.openclaw_query),
+        ("openclaw_query", 2, openclaw.openclaw_query),
+        ("openclaw_short_words", 1, openclaw.openclaw_short_words),
+        ("openclaw_keywords", 1, openclaw.openclaw_keywords),
+        ("openclaw_keywords", 2, openclaw.openclaw_keywords),
+        ("openclaw_age", 4, openclaw.openclaw_age),
+        ("openclaw_words", 1, openclaw.openclaw_words),
+    ]
 
 
 def bm25_norm(rank: object) -> float | None:
@@ -76,6 +106,21 @@ def bm25_norm(rank: object) -> float | None:
     if number < 0:
         return -number / (1 - number)
     return 1 / (1 + number)
+
+
+def bm25_ceiling(chunks: object, total: object) -> float | None:
+    """The most that a word in so many chunks, of so many in all, adds to -bm25().
+
+    That is (k1 + 1) times its inverse document frequency, as FTS5 has them: k1 = 1.2, and
+    ln((total - chunks + 0.5) / (chunks + 0.5)), at least 1e-6 (Robertson and Zaragoza,
+    2009). A word that no chunk has weighs as if one had it.
+    """
+    having, all_ = _number(chunks), _number(total)
+    if having is None or all_ is None or not 0 <= having <= all_:
+        return None
+    having = min(max(1.0, having), max(1.0, all_))
+    ratio = (max(1.0, all_) - having + 0.5) / (having + 0.5)
+    return 2.2 * max(1e-6, math.log(ratio))
 
 
 def hybrid_score(
@@ -183,6 +228,26 @@ def cosine_similarity(a: object, b: object) -> float | None:
     return product / norms
 
 
+def passage_similarity(passages: object, vector: object) -> float | None:
+    """The greatest cosine of a vector and those of a chunk's passages, as passages.py packs them.
+
+    NULL where there are none, for another width, or for what is no vector.
+    """
+    from .passages import unpack
+
+    second = _vector(vector)
+    first = unpack(passages, len(second)) if second is not None else None
+    if first is None or second is None:
+        return None
+    import numpy as np
+
+    lengths = np.linalg.norm(first, axis=1) * math.sqrt(float(second @ second))
+    with np.errstate(all="ignore"):
+        similarities = first @ second.astype(np.float32) / lengths
+    greatest = float(similarities.max())
+    return greatest if math.isfinite(greatest) else None
+
+
 class MaximalMarginalRelevance:
     """mmr(id, score, text, lambda): a JSON array of the ids, each next one chosen for
     lambda * relevance - (1 - lambda) * its greatest likeness to one chosen before.
@@ -260,6 +325,23 @@ def _likeness_terms(text: object) -> set[str]:
     for run in CJK_RUN.findall(text):
         terms.update(run, map("".join, pairwise(run)))
     return terms
+
+
+def _fts_terms(text: object, mode: object = "auto") -> str:
+    """A JSON array of the terms that fts_query joins."""
+    known = str(mode) if mode in QUERY_MODES else None
+    terms = query_terms(text, known) if isinstance(text, str) and known else []
+    return json.dumps(terms, ensure_ascii=False)
+
+
+def _query_words(text: object) -> str:
+    """A JSON array of the words of a query as they stand in a text, in lower case."""
+    return json.dumps(plain_words(text) if isinstance(text, str) else [], ensure_ascii=False)
+
+
+def _word_count(text: object, word: object) -> int | None:
+    """How often a text has a word, whatever its case."""
+    return count_word(text, word) if isinstance(text, str) and isinstance(word, str) else None
 
 
 def _fts_query(text: object, mode: object = "auto") -> str:

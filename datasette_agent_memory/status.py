@@ -8,9 +8,9 @@ from typing import Any
 from .connections import Connection, snapshot, sqlite3
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
-from .notices import Notice, usable_sides
+from .notices import Notice, provider_of, usable_sides
 from .schema import MemoryIndex, as_text
-from .search import NotAMemoryDatabase, provider_of
+from .search import NotAMemoryDatabase
 
 
 def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> dict[str, Any]:
@@ -53,6 +53,7 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
         # Their shadow tables have a narrow row for each of their own.
         "fts_rows": _count(conn, f"{layout.chunks_fts}_docsize"),
         "vec_rows": _count(conn, f"{layout.chunks_vec}_rowids"),
+        "passage_rows": _count(conn, "passages") if index.has_passages else None,
         "cached_embeddings": _count(conn, layout.embedding_cache),
         "chunk_tokens": index.meta.get("chunkTokens"),
         "chunk_overlap": index.meta.get("chunkOverlap"),

@@ -33,6 +33,7 @@ from .embeddings.base import usable_embedding
 from .embeddings.cache import NO_EMBEDDING, Embedding, EmbeddingCache, prune
 from .keywords import cjk_terms
 from .layouts import SIX_TABLES, find_layout
+from .passages import has_passages
 from .schema import (
     FTS_TOKENIZER,
     PENDING_KEY,
@@ -95,7 +96,7 @@ class IndexWriter:
         chunk_overlap: int,
     ) -> None:
         """Raises DatabaseError where the database cannot be written or is another program's."""
-        self._conn = conn
+        self.conn = conn
         self._root = str(root)
         self._provider = provider
         self.provider = provider.name if provider else NO_PROVIDER
@@ -148,13 +149,13 @@ class IndexWriter:
 
     def count_pending(self) -> int:
         """How many chunks wait for a vector of this writer's provider."""
-        return read_pending(self._conn) if self._provider and self.has_index else 0
+        return read_pending(self.conn) if self._provider and self.has_index else 0
 
     def has_own_vectors(self) -> bool:
         """Whether the index, as it is now, has vectors of this writer's provider."""
-        meta = read_meta(self._conn)
+        meta = read_meta(self.conn)
         is_own = all(meta.get(name) == self._identity[name] for name in ("provider", "model", "providerKey"))
-        return is_own and self.count_chunks() > read_pending(self._conn)
+        return is_own and self.count_chunks() > read_pending(self.conn)
 
     def cached(self, hashes: Iterable[str]) -> dict[str, Embedding]:
         """The embeddings that the cache has of these text hashes."""
@@ -168,7 +169,7 @@ class IndexWriter:
         texts: dict[str, Text] = {}
         if not self.count_pending():
             return []
-        rows = self._conn.execute(
+        rows = self.conn.execute(
             "select rowid, id, hash, text, path, start_line, end_line from chunks where embedding = ?"
             " order by rowid",
             (NO_EMBEDDING,),
@@ -184,11 +185,11 @@ class IndexWriter:
 
     def prepare(self, extra: Sequence[Path]) -> None:
         """Make tables that are missing, and fill those that don't agree with `chunks`."""
-        use_wal(self._conn)
+        use_wal(self.conn)
         if self.has_index and self._tables_agree():
             return
-        with self._writing():
-            create_tables(self._conn)
+        with self.writing():
+            create_tables(self.conn)
             self.has_index = True
             self._fill_fts()
             self._fill_vec()
@@ -197,38 +198,38 @@ class IndexWriter:
 
     def prepare_cache(self) -> None:
         """Make the tables that are missing, so that embeddings can be cached ahead of a rebuild."""
-        use_wal(self._conn)
-        with self._writing():
-            create_tables(self._conn)
+        use_wal(self.conn)
+        with self.writing():
+            create_tables(self.conn)
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
         """One transaction that begins with an index without files; the old one answers until its end."""
-        use_wal(self._conn)
-        with self._writing():
+        use_wal(self.conn)
+        with self.writing():
             for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
-                self._conn.execute(f"drop table if exists {table}")
+                self.conn.execute(f"drop table if exists {table}")
             self._has_vec_table = False
-            self._conn.execute("delete from meta where key = ?", (PENDING_KEY,))
-            create_tables(self._conn)
+            self.conn.execute("delete from meta where key = ?", (PENDING_KEY,))
+            create_tables(self.conn)
             self._fill_vec()
             yield
 
     def cache(self, embeddings: dict[str, Embedding]) -> None:
         """Keep embeddings by the hashes of their texts."""
         assert self._cache is not None and self.dims is not None
-        with self._writing():
+        with self.writing():
             self._cache.write(embeddings, self.dims)
 
     def write_vectors(self, embeddings: dict[str, Embedding]) -> None:
         """Keep embeddings by the hashes of their texts, and give them to the chunks that wait for them."""
-        with self._writing():
+        with self.writing():
             self.cache(embeddings)
             done = 0
             for hash, embedding in embeddings.items():
                 for rowid, identifier in self._pending_rows.get(hash, ()):
                     # Another run may have replaced the chunk, or embedded it, meanwhile.
-                    is_ours = self._conn.execute(
+                    is_ours = self.conn.execute(
                         "update chunks set embedding = ? where rowid = ? and id = ? and embedding = ?",
                         (embedding, rowid, identifier, NO_EMBEDDING),
                     ).rowcount
@@ -240,14 +241,14 @@ class IndexWriter:
     def change_width(self, dims: int) -> None:
         """Take the width of the first vector, and forget embeddings of any other."""
         if self.dims is not None and self._cache is not None:
-            with self._writing():
+            with self.writing():
                 self._cache.forget_other_widths(dims)
         self.dims = dims
 
     def refuse(self, hashes: Iterable[str]) -> None:
         """Remember texts that the provider refuses, so that they are not sent to it again."""
         assert self._cache is not None
-        with self._writing():
+        with self.writing():
             self._cache.write_refused(hashes)
 
     def refused(self, hashes: Iterable[str]) -> set[str]:
@@ -257,7 +258,7 @@ class IndexWriter:
     def forget_refused(self) -> None:
         """Have refused texts sent again."""
         if self._cache:
-            with self._writing():
+            with self.writing():
                 self._cache.forget_refused()
 
     def count_refused(self) -> int:
@@ -265,36 +266,42 @@ class IndexWriter:
         if not self.count_pending():
             return 0
         counts = dict(
-            self._conn.execute(
+            self.conn.execute(
                 "select hash, count(*) from chunks where embedding = ? group by hash", (NO_EMBEDDING,)
             ).fetchall()
         )
         return sum(counts[hash] for hash in self.refused(counts))
 
+    def drop_passages(self) -> None:
+        """Drop the vectors of passages, which this writer's provider does not have."""
+        if has_passages(self.conn):
+            with self.writing():
+                self.conn.execute("drop table passages")
+
     def note_failure(self, failure: str) -> None:
         """Say in an index that stays as it is why it was not made again."""
-        with self._writing():
-            meta = {**read_meta(self._conn), "failure": failure}
-            write_meta(self._conn, meta)
+        with self.writing():
+            meta = {**read_meta(self.conn), "failure": failure}
+            write_meta(self.conn, meta)
         self.meta = meta
 
     def prune_cache(self, most: int) -> None:
         """Keep the newest rows of the cache, of all providers, up to this number."""
         if self._count("embedding_cache") > most:
-            with self._writing():
-                prune(self._conn, most)
+            with self.writing():
+                prune(self.conn, most)
 
     def write_file(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> int:
         """Put a file in its place, with those embeddings of its text hashes that are known; the number
         of chunks removed."""
-        with self._writing():
+        with self.writing():
             removed = self._delete(file.file.path)
             self._insert(file, embeddings)
         return removed
 
     def delete_file(self, path: str) -> int:
         """Remove a file from the index; the number of chunks removed."""
-        with self._writing():
+        with self.writing():
             return self._delete(path)
 
     def write_meta(
@@ -302,7 +309,7 @@ class IndexWriter:
     ) -> None:
         """Say how the index was made and what is in it, unless it says so."""
         paths = [str(path) for path in extra]
-        now = read_meta(self._conn)
+        now = read_meta(self.conn)
         if not is_rebuilt:
             # Those that another run has added meanwhile stay.
             paths = list(dict.fromkeys([*extra_paths_of(now), *paths]))
@@ -324,15 +331,15 @@ class IndexWriter:
                 **self._provider.location,
             }
         if meta != now:
-            with self._writing():
-                write_meta(self._conn, meta)
+            with self.writing():
+                write_meta(self.conn, meta)
         self.meta = meta
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """A transaction, on an index that no other run has made with other settings meanwhile."""
-        with transaction(self._conn):
-            meta = read_meta(self._conn)
+        with transaction(self.conn):
+            meta = read_meta(self.conn)
             is_ours = self._is_alike(meta) and meta.get("root") == self._root
             if meta and meta != self.meta and not is_ours:
                 raise DatabaseError(
@@ -351,21 +358,21 @@ class IndexWriter:
         try:
             chunks = self._count("chunks")
             # It must answer a search as well: a table may be there without its index.
-            self._conn.execute("select 1 from chunks_fts where chunks_fts match '\"x\"' limit 1").fetchone()
+            self.conn.execute("select 1 from chunks_fts where chunks_fts match '\"x\"' limit 1").fetchone()
             if self._count("chunks_fts_docsize") != chunks:
                 return False
             if not self._has_sqlite_vec or self._provider is None:
                 return True
-            embedded = chunks - read_pending(self._conn)
+            embedded = chunks - read_pending(self.conn)
             return (self._count("chunks_vec_rowids") if self._has_vec_table else 0) == embedded
         except sqlite3.Error:
             return False
 
     def _fill_fts(self) -> None:
         """Make chunks_fts again from chunks, in a transaction of the caller's."""
-        self._conn.execute("drop table if exists chunks_fts")
-        create_tables(self._conn)
-        rows = self._conn.execute(
+        self.conn.execute("drop table if exists chunks_fts")
+        create_tables(self.conn)
+        rows = self.conn.execute(
             "select path, rowid, text, id, source, model, start_line, end_line from chunks"
             " order by path, start_line, rowid"
         )
@@ -376,9 +383,9 @@ class IndexWriter:
         """Make chunks_vec again from chunks; a file with a damaged embedding is read again."""
         if not self._has_sqlite_vec or self.dims is None:
             return
-        create_vec_table(self._conn, self.dims)
+        create_vec_table(self.conn, self.dims)
         self._has_vec_table = True
-        rows = self._conn.execute(
+        rows = self.conn.execute(
             "select id, path, embedding from chunks where embedding <> ? order by rowid", (NO_EMBEDDING,)
         )
         for identifier, path, embedding in rows:
@@ -393,21 +400,21 @@ class IndexWriter:
         if not self._has_vec_table:
             # The width is known only now.
             assert self.dims is not None
-            create_vec_table(self._conn, self.dims)
+            create_vec_table(self.conn, self.dims)
             self._has_vec_table = True
         vector = usable_embedding(embedding, self.dims)
         assert vector is not None
-        self._conn.execute(_INSERT_VEC, (identifier, vector.astype("<f4").tobytes()))
+        self.conn.execute(_INSERT_VEC, (identifier, vector.astype("<f4").tobytes()))
 
     def _count_pending_again(self) -> None:
-        pending = self._conn.execute(
+        pending = self.conn.execute(
             "select count(*) from chunks where embedding = ?", (NO_EMBEDDING,)
         ).fetchone()[0]
-        self._add_pending(pending - read_pending(self._conn))
+        self._add_pending(pending - read_pending(self.conn))
 
     def _add_pending(self, chunks: int) -> None:
         if chunks and self._provider is not None:
-            self._conn.execute(
+            self.conn.execute(
                 "insert into meta (key, value) values (?, ?)"
                 " on conflict (key) do update set value = max(0, cast(value as integer) + ?)",
                 (PENDING_KEY, str(max(0, chunks)), chunks),
@@ -421,7 +428,7 @@ class IndexWriter:
         for identifier, chunk, hash in zip(file.chunk_ids(self.model), file.chunks, file.hashes, strict=True):
             place = (path, source, chunk.start_line, chunk.end_line)
             embedding = embeddings.get(hash, NO_EMBEDDING)
-            cursor = self._conn.execute(
+            cursor = self.conn.execute(
                 "insert or ignore into chunks (id, path, source, start_line, end_line, hash, model, text,"
                 " embedding, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (identifier, *place, hash, self.model, chunk.text, embedding, now),
@@ -449,7 +456,7 @@ class IndexWriter:
         except sqlite3.IntegrityError:
             self._fill_fts()
         self._add_pending(pending)
-        self._conn.execute(
+        self.conn.execute(
             "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
             (path, source, content.hash, content.mtime_ms, content.size),
         )
@@ -457,7 +464,7 @@ class IndexWriter:
     def _insert_fts(self, path: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """The rows of one file's chunks: rowid, text, id, source, model, start and end line."""
         contexts = context_terms(path, [(start, end, text) for _, text, *_, start, end in rows])
-        self._conn.executemany(
+        self.conn.executemany(
             _INSERT_FTS,
             (
                 (rowid, text, identifier, path, *place, cjk_terms(text), context)
@@ -466,32 +473,32 @@ class IndexWriter:
         )
 
     def _delete(self, path: str) -> int:
-        rows = self._conn.execute(
+        rows = self.conn.execute(
             "select rowid, id, embedding = ? from chunks where path = ?", (NO_EMBEDDING, path)
         ).fetchall()
         aligned = True
         for rowid, identifier, _ in rows:
             # A row of chunks and its row of chunks_fts share their rowid, so that no scan is
             # needed, until somebody's VACUUM gives the rows of chunks other ones.
-            deleted = self._conn.execute(
+            deleted = self.conn.execute(
                 "delete from chunks_fts where rowid = ? and id = ?", (rowid, identifier)
             ).rowcount
             aligned = aligned and deleted == 1
             if self._has_vec_table:
-                self._conn.execute("delete from chunks_vec where id = ?", (identifier,))
-        removed: int = self._conn.execute("delete from chunks where path = ?", (path,)).rowcount
-        self._conn.execute("delete from files where path = ?", (path,))
+                self.conn.execute("delete from chunks_vec where id = ?", (identifier,))
+        removed: int = self.conn.execute("delete from chunks where path = ?", (path,)).rowcount
+        self.conn.execute("delete from files where path = ?", (path,))
         self._add_pending(-sum(is_pending for *_, is_pending in rows))
         if not aligned:
             self._fill_fts()
         return removed
 
     def _count(self, table: str) -> int:
-        count: int = self._conn.execute(f"select count(*) from {table}").fetchone()[0]
+        count: int = self.conn.execute(f"select count(*) from {table}").fetchone()[0]
         return count
 
     def _tables(self) -> set[str]:
-        return _table_names(self._conn)
+        return _table_names(self.conn)
 
 
 def _check_database(conn: Connection, database: Path) -> bool:

@@ -12,7 +12,7 @@ NOTES = {
     "memory/2026-01-05.md": "# Monday\n\nThe kettle broke.\n",
     "memory/2026-02-09-standup.md": "We met and talked.\n",
     "memory/projects/harbor/setup.md": "Run it twice.\n",
-    "memory/tools.md": f"# Tools\n\n## Compiler\n\n{FILLER}\nVersion 9 it is.\n\n## Debugger\n\n{FILLER}\nLast.\n",
+    "memory/tools.md": f"# Tools\n\n## Compiler\n\n{FILLER}\nVersion 9 it is.\n\n## Debugger\n\n{FILLER}\n",
     "memory/languages.md": "The solver is written in C++ now.\n",
     "memory/vitamins.md": "Take vitamin C daily, C with food, c.\n",
     "memory/wide.md": "型番はＷＨ－４０１です。ﾊﾞｯｸｱｯﾌﾟ済み\n",

@@ -173,16 +173,3 @@ def test_rows_of_the_vector_table_without_a_chunk_are_passed_over(workspace, ind
     index(workspace(NOTES), tiny)
     change(database, "delete from chunks where path = 'memory/2026-01-05.md'")
     assert all(hit.path != "memory/2026-01-05.md" for hit in ask().hits)
-
-
-def test_an_index_without_cjk_terms_says_so(workspace, index, tiny, database, ask):
-    index(workspace(NOTES), tiny)
-    change(
-        database,
-        "drop table chunks_fts",
-        "create virtual table chunks_fts using fts5(text, id unindexed, path unindexed, source unindexed)",
-        "insert into chunks_fts select text, id, path, source from chunks",
-    )
-    with open_readonly(database) as conn:
-        assert "no_cjk" in [notice.code for notice in search(conn, "运河").notices]
-        assert "no_cjk" not in [notice.code for notice in search(conn, "canal").notices]

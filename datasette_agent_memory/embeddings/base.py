@@ -88,6 +88,8 @@ class Provider(ABC):
     in_process: ClassVar[bool]
     #: The defaults of search parameters that suit its scores, where they are not the usual ones.
     search_defaults: ClassVar[Mapping[str, Any]] = {}
+    #: Whether one vector for a chunk of many things is too little, and each passage has one as well.
+    has_passages: ClassVar[bool] = False
     #: The most texts, and the most estimated tokens, that one call may have.
     max_batch_texts: ClassVar[int] = 32
     max_batch_tokens: ClassVar[int] = 8000

@@ -31,11 +31,17 @@ _MAX_QUERY_CHARS = 4000
 class EmbeddedProvider(Provider):
     name = "embedded"
     in_process = True
-    # Its cosines are low, even of what answers a question, where r/(1+r) of a keyword hit is
-    # mostly above 0.8: measured against the best hit, text scores spread over a like range.
-    # A hit by vectors alone is weighed down by 0.7, and 0.1 lets it in from a cosine of 0.14.
-    # docs/evaluation.md has the measurements.
-    search_defaults: ClassVar[Mapping[str, Any]] = {"text_norm": "max", "min_score": 0.1}
+    # Its cosines are low, even of what answers a question, and say less than keywords do where a
+    # chunk has most of the question's words: the share of them that it covers decides how much
+    # is left to the vectors. A hit by vectors alone is weighed by 0.3, and 0.05 lets it in from
+    # a cosine of 0.17. docs/search-quality.md has the measurements.
+    search_defaults: ClassVar[Mapping[str, Any]] = {
+        "text_norm": "coverage",
+        "vector_weight": 0.3,
+        "text_weight": 0.7,
+        "min_score": 0.05,
+    }
+    has_passages = True
 
     model = "universal-sentence-encoder-multilingual-3"
     dims = 512
