@@ -41,6 +41,8 @@ def register_routes():  # type: ignore[no-untyped-def]
     return [
         (r"^/-/agent-memory$", views.home_page),
         (database + r"(?P<format>\.json)?$", views.search_page),
+        (database + r"/explain(?P<format>\.json)?$", views.explain_page),
+        (database + r"/agent(?P<format>\.json)?$", views.agent_page),
         (database + r"/file(?P<format>\.json)?$", views.file_page),
         (database + r"/status(?P<format>\.json)?$", views.status_page),
     ]

@@ -31,7 +31,7 @@ from .options import (
     provider_options,
     search_options,
 )
-from .terminal import echo, echo_json, plain, print_answer, print_notices, printable
+from .terminal import echo, echo_json, plain, print_answer, print_explanation, print_notices, printable
 
 DEMO_PORT = 8001
 
@@ -167,31 +167,66 @@ def index(
 @search_options()
 @click.option("--json", "as_json", is_flag=True, help="Answer as JSON, as the JSON API does.")
 @click.option("--sql", "as_sql", is_flag=True, help="Print the SQL of the search and its parameters.")
+@click.option("--explain", is_flag=True, help="Say of each result how its score came about.")
+@click.option(
+    "--why",
+    metavar="PATH[:LINE]",
+    help="Say of this place instead why it is among the results, or at which step it fell out, and what "
+    "would have shown it.",
+)
 @one_line_errors
-def search(query: str, database: Path, as_json: bool, as_sql: bool, **options: Any) -> None:
+def search(
+    query: str, database: Path, as_json: bool, as_sql: bool, explain: bool, why: str | None, **options: Any
+) -> None:
     """Search an index.
 
     Example:
 
     \b
         datasette agent-memory search "what did we decide about backups" -d memory.db
+        datasette agent-memory search "backups" --why memory/2026-01-25-backup-restore.md:4
     """
     from .connections import open_readonly
+    from .explain import Explainer, NothingToExplain, parse_place
     from .search import ask
 
     given = given_parameters(options)
     resolve_options(given)
+    try:
+        place = parse_place(why) if why is not None else None
+    except NothingToExplain as error:
+        raise click.UsageError(printable(f"--why {error}")) from error
+    explanations = []
     with open_readonly(database) as conn:
         answer = ask(conn, query, given)
-    if as_sql:
+        explainer = Explainer(conn, answer, lambda settings: ask(conn, query, {**given, **settings}))
+        if place is not None:
+            explanations = explainer.place(*place)
+        elif explain:
+            explanations = explainer.hits()
+    if place is not None:
+        if as_json:
+            echo_json(
+                {
+                    "ok": True,
+                    "query": answer.query_as_json(),
+                    "notices": answer.notices_as_json(),
+                    "explanations": [explanation.as_json() for explanation in explanations],
+                }
+            )
+        else:
+            print_notices(answer)
+            for explanation in explanations:
+                print_explanation(explanation)
+    elif as_sql:
         print_notices(answer)
         click.echo(answer.sql)
         for name, value in answer.params.items():
             echo(f"-- :{name} = {json.dumps(value, ensure_ascii=False)}")
     elif as_json:
-        echo_json(answer.as_json())
+        echo_json(answer.as_json(explanations))
     else:
-        print_answer(answer)
+        print_answer(answer, explanations)
 
 
 @agent_memory.command()

@@ -24,8 +24,8 @@ MAX_DIMENSIONS = 8192
 #: sqlite-vec refuses a KNN query for more.
 MAX_CANDIDATES = 4096
 
-_TRUE = {"1", "true", "yes", "on"}
-_FALSE = {"0", "false", "no", "off"}
+TRUE = {"1", "true", "yes", "on"}
+FALSE = {"0", "false", "no", "off"}
 
 
 class ParameterError(AgentMemoryError):
@@ -59,9 +59,9 @@ class Parameter:
                 raise self._error("one of " + ", ".join(self.choices), text)
             return text
         if self.type is bool:
-            if text.lower() not in _TRUE | _FALSE:
+            if text.lower() not in TRUE | FALSE:
                 raise self._error("0 or 1", text)
-            return text.lower() in _TRUE
+            return text.lower() in TRUE
         if self.type in (int, float):
             try:
                 # Python reads 1_0 and ٣ as numbers as well.

@@ -38,18 +38,33 @@ class Sides:
         return "hybrid" if self.vector and self.text else "vector" if self.vector else "keyword"
 
 
-Statement = tuple[str, dict[str, Any]]
+@dataclass(frozen=True)
+class Statement:
+    """The one statement of a search, with its named parameters."""
+
+    #: The common table expressions, each with its name.
+    ctes: list[tuple[str, str]]
+    select: str
+    params: dict[str, Any]
+
+    @property
+    def sql(self) -> str:
+        """The whole, laid out to be read."""
+        return self.selecting(self.select)
+
+    def selecting(self, select: str) -> str:
+        """Something else of the same table expressions."""
+        with_ = ",\n".join(f"{name} (\n{indent(body, '  ')}\n)" for name, body in self.ctes)
+        return f"WITH {with_}\n{select}" if with_ else select
+
+    def has(self, name: str) -> bool:
+        """Whether there is a table expression of this name."""
+        return any(cte.split()[0] == name for cte, _ in self.ctes)
 
 
 def build_sql(layout: Layout, q: str, options: SearchOptions, sides: Sides) -> Statement:
-    """The one statement of a search, laid out to be read, and its named parameters."""
+    """The statement of a search."""
     return _Builder(layout, q, options, sides).build()
-
-
-def assemble(ctes: list[tuple[str, str]], select: str) -> str:
-    """A statement of common table expressions, by their names, and what is selected of them."""
-    with_ = ",\n".join(f"{name} (\n{indent(body, '  ')}\n)" for name, body in ctes)
-    return f"WITH {with_}\n{select}" if with_ else select
 
 
 def all_of(conditions: list[str]) -> str:
@@ -106,7 +121,7 @@ class _Builder:
             order = ["position"]
         self.params |= {"min_score": options.min_score, "k": options.k}
         select = f"{scored}\n{where}\nORDER BY {', '.join([f'{passes} DESC', *order])}\nLIMIT :k"
-        return assemble(self.ctes, select), self.params
+        return Statement(self.ctes, select, self.params)
 
     def _filters(self) -> list[str]:
         """The conditions that a chunk must meet, by columns that chunks and chunks_fts both have."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from .config import SearchOptions
-from .fused_sql import FILTERS, Sides, Statement, all_of, assemble
+from .fused_sql import FILTERS, Sides, Statement, all_of
 from .keywords import NO_MATCH
 from .schema import MemoryIndex
 from .sql_functions import date_of_path, parse_moment
@@ -47,7 +47,7 @@ _KOREAN_PARTICLES = (
 
 
 def build_openclaw_sql(index: MemoryIndex, q: str, options: SearchOptions, sides: Sides) -> Statement:
-    """The one statement of the replay, and its named parameters."""
+    """The statement of the replay."""
     return _Builder(index, q, options, sides).build()
 
 
@@ -121,7 +121,7 @@ class _Builder:
             selected, order = "FROM scored\nJOIN diversified USING (id)", "position"
         self.params |= {"min_score": options.min_score, "k": options.k}
         select = f"SELECT scored.*\n{selected}\nWHERE {self._passes()}\nORDER BY {order}\nLIMIT :k"
-        return assemble(ctes, select), self.params
+        return Statement(ctes, select, self.params)
 
     def _passes(self) -> str:
         passes = "score >= CAST(:min_score AS REAL)"
@@ -173,7 +173,7 @@ class _Builder:
             conditions.append(f"{fts} MATCH openclaw_query(:q)")
         else:
             # Its trigrams find no word of fewer than three characters; those of CJK are looked for.
-            tokens = _TOKEN.findall(self.q)
+            tokens = openclaw_tokens(self.q)
             if any(not _is_short(token) for token in tokens) or not tokens:
                 conditions.append(f"{fts} MATCH openclaw_query(:q, 'trigram')")
             else:
@@ -201,15 +201,20 @@ class _Builder:
 
 def openclaw_query(text: object, tokenizer: object = "unicode61") -> str:
     """OpenClaw's MATCH expression: every run of letters, digits and _ is a word, and all must be there."""
-    tokens = _TOKEN.findall(text) if isinstance(text, str) else []
+    tokens = openclaw_tokens(text)
     if tokenizer == "trigram":
         tokens = [token for token in tokens if not _is_short(token)]
     return " AND ".join(f'"{token}"' for token in tokens) or NO_MATCH
 
 
+def openclaw_tokens(text: object) -> list[str]:
+    """Its words of a question."""
+    return _TOKEN.findall(text) if isinstance(text, str) else []
+
+
 def openclaw_short_words(text: object) -> str:
     """JSON array of the words that its trigram table cannot find, and that it looks for in the text."""
-    tokens = _TOKEN.findall(text) if isinstance(text, str) else []
+    tokens = openclaw_tokens(text)
     return json.dumps([token for token in tokens if _is_short(token)], ensure_ascii=False)
 
 

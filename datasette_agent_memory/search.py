@@ -6,7 +6,7 @@ The page, the JSON and the command line all search here: they run the same SQL t
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
 from .errors import AgentMemoryError
-from .fused_sql import Sides, build_sql
+from .fused_sql import Sides, Statement, build_sql
 from .keywords import has_word
 from .layouts import find_layout
 from .notices import Notice, other_width, provider_of, substring_notice, usable_sides
@@ -27,6 +27,7 @@ from .openclaw import build_openclaw_sql
 from .schema import MemoryIndex, as_line, as_text, read_meta
 from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
 from .sql_functions import normalised_weights, today
+from .weak import WeakMatch, weak_match
 
 
 class NotAMemoryDatabase(AgentMemoryError):
@@ -62,6 +63,10 @@ class Hit:
         """The part of the text that people are shown."""
         return best_part(self.text, self.matches, EXCERPT_CHARS)
 
+    def parts(self, options: SearchOptions) -> list[ScorePart]:
+        """How its score is made up."""
+        return score_parts(self.vector_score, self.text_score, self.decay, options)
+
     @property
     def citation(self) -> str:
         if self.start_line == self.end_line:
@@ -94,9 +99,19 @@ class Answer:
     index: MemoryIndex
     notices: list[Notice]
     hits: list[Hit]
-    sql: str
-    params: dict[str, Any]
+    #: Why what was found is hardly an answer, None where it may be one.
+    weak: WeakMatch | None
+    sides: Sides
+    statement: Statement
     took_ms: dict[str, float]
+
+    @property
+    def sql(self) -> str:
+        return self.statement.sql
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return self.statement.params
 
     @property
     def provider(self) -> str:
@@ -106,21 +121,37 @@ class Answer:
     def model(self) -> str:
         return self.index.model
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, explanations: Sequence[Any] = ()) -> dict[str, Any]:
+        """The answer as JSON, with an explanation of each result if there are any."""
+        results = [hit.as_json() for hit in self.hits]
+        for result, explanation in zip(results, explanations, strict=False):
+            result["explanation"] = explanation.as_json()
         return {
             "ok": True,
-            "query": {"q": self.q, **self.options.as_parameters()},
+            "query": self.query_as_json(),
             "provider": self.provider,
             "model": self.model,
             "dims": self.index.dims,
             "first_choice": not self.index.passed_over,
             "pending_chunks": self.index.pending,
-            "notices": [{"code": notice.code, "message": notice.message} for notice in self.notices],
-            "results": [hit.as_json() for hit in self.hits],
+            "notices": self.notices_as_json(),
+            "weak_match": self.weak.as_json() if self.weak else None,
+            "results": results,
             "sql": self.sql,
             "params": self.params,
             "took_ms": self.took_ms,
         }
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The place of each result, from 1, by its id."""
+        return {hit.id: place for place, hit in enumerate(self.hits, 1)}
+
+    def query_as_json(self) -> dict[str, Any]:
+        return {"q": self.q, **self.options.as_parameters()}
+
+    def notices_as_json(self) -> list[dict[str, str]]:
+        return [{"code": notice.code, "message": notice.message} for notice in self.notices]
 
     def as_openclaw(self) -> dict[str, Any]:
         """The shape that OpenClaw's memory_search tool returns."""
@@ -157,18 +188,18 @@ class ScorePart:
     contribution: float
 
 
-def score_parts(hit: Hit, options: SearchOptions) -> list[ScorePart]:
-    """How a hit's score is made up; empty where it is of ranks, which don't add up from the values."""
+def score_parts(
+    vector_score: float | None, text_score: float | None, decay: float, options: SearchOptions
+) -> list[ScorePart]:
+    """How a score is made up; empty where it is of ranks, which don't add up from the values."""
     if options.mode == "hybrid" and options.fusion == "rrf":
         return []
     weights = {"vector": (1.0, 0.0), "keyword": (0.0, 1.0)}.get(
         options.mode, normalised_weights(options.vector_weight, options.text_weight)
     )
     return [
-        ScorePart(side, weight, value, weight * (value or 0.0) * hit.decay)
-        for side, weight, value in zip(
-            ("vector", "text"), weights, (hit.vector_score, hit.text_score), strict=True
-        )
+        ScorePart(side, weight, value, weight * (value or 0.0) * decay)
+        for side, weight, value in zip(("vector", "text"), weights, (vector_score, text_score), strict=True)
         if weight
     ]
 
@@ -276,14 +307,11 @@ def _search(
     attempts = [sides, *_narrower(sides)]
     for sides, next_sides in zip(attempts, [*attempts[1:], Sides(False, False)], strict=True):
         options = replace(options, mode=sides.mode)
-        if options.is_replay:
-            sql, params = build_openclaw_sql(index, q, options, sides)
-        else:
-            sql, params = build_sql(index.layout, q, options, sides)
+        statement = statement_of(index, q, options, sides)
         attempted = time.perf_counter()
         try:
             with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
-                rows = conn.execute(sql, params).fetchall()
+                rows = conn.execute(statement.sql, statement.params).fetchall()
             break
         except sqlite3.Error as error:
             rows = []
@@ -291,6 +319,9 @@ def _search(
             timed_out = time_limit_ms is not None and _milliseconds_since(attempted) >= time_limit_ms
             notices.append(_failure(error, time_limit_ms if timed_out else None, next_sides))
     sql_ms = _milliseconds_since(sql_started)
+    hits = _hits(rows, q)
+    with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
+        weak = weak_match(conn, index.layout, q, hits, sides, provider)
 
     return Answer(
         q=q,
@@ -298,11 +329,19 @@ def _search(
         defaults=defaults,
         index=index,
         notices=notices,
-        hits=_hits(rows, q),
-        sql=sql,
-        params=params,
+        hits=hits,
+        weak=weak,
+        sides=sides,
+        statement=statement,
         took_ms={"embed": embed_ms, "sql": sql_ms, "total": asked.took_ms + _milliseconds_since(started)},
     )
+
+
+def statement_of(index: MemoryIndex, q: str, options: SearchOptions, sides: Sides) -> Statement:
+    """The statement of a search by these options."""
+    if options.is_replay:
+        return build_openclaw_sql(index, q, options, sides)
+    return build_sql(index.layout, q, options, sides)
 
 
 def _embed_query(provider: Provider, q: str, index: MemoryIndex, asked: Asked) -> Notice | None:

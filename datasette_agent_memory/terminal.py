@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from .explain import Explanation
     from .search import Answer, Hit
 
 _BIDI_CONTROLS = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -43,9 +45,12 @@ def plain(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def print_answer(answer: Answer) -> None:
+def print_answer(answer: Answer, explanations: Sequence[Explanation] = ()) -> None:
+    """The results, each with how its score came about where there are explanations."""
     print_notices(answer)
     click.secho(printable(_how(answer)), dim=True, err=True)
+    if answer.weak:
+        click.secho(answer.weak.message, fg="yellow", err=True)
     if not answer.hits:
         click.echo("Nothing matches.")
     for number, hit in enumerate(answer.hits, 1):
@@ -54,12 +59,36 @@ def print_answer(answer: Answer) -> None:
         place = printable(f"{hit.path}:{hit.start_line}-{hit.end_line}")
         click.echo(f"{click.style(f'{hit.score:.3f}', bold=True)} {click.style(place, fg='cyan')}")
         click.secho(f"      {_explanation(hit, answer)}", dim=True)
+        for line in explanations[number - 1].lines() if explanations else ():
+            click.secho(f"      {printable(line)}", dim=True)
         pieces = [
             click.style(printable(text), fg="yellow", bold=True) if matched else printable(text)
             for text, matched in hit.excerpt.segments()
         ]
         for line in "".join(pieces).strip().splitlines():
             click.echo(f"      {line}" if line.strip() else "")
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """Why one chunk is among the results, or is not."""
+    place = explanation.path
+    if explanation.end_line is not None:
+        place += f":{explanation.start_line}-{explanation.end_line}"
+    verdict = f"result {explanation.position}" if explanation.returned else "not returned"
+    click.echo(f"{click.style(printable(place), fg='cyan')} {click.style(verdict, bold=True)}")
+    for step in explanation.steps:
+        mark = click.style("ok  ", fg="green") if step.passed else click.style("out ", fg="red")
+        click.echo(f"  {mark} {step.name.replace('_', ' ')}: {printable(step.detail)}")
+    for line in explanation.lines():
+        echo(f"       {line}")
+    if explanation.settings:
+        shown = " ".join(
+            f"without {name}" if value is None else f"--{name.replace('_', '-')} {value}"
+            for name, value in explanation.settings.items()
+        )
+        echo(f"  It is shown with {shown}, which has been tried.")
+    elif explanation.fell_out is not None and explanation.fell_out.name != "indexed":
+        echo("  No setting that was tried shows it.")
 
 
 def _how(answer: Answer) -> str:
@@ -77,13 +106,11 @@ def print_notices(answer: Answer) -> None:
 
 
 def _explanation(hit: Hit, answer: Answer) -> str:
-    from .search import score_parts
-
     parts = [
         f"{part.weight:.2f} * {part.value:.3f} {part.side}"
         if part.value is not None
         else f"no {part.side} hit"
-        for part in score_parts(hit, answer.options)
+        for part in hit.parts(answer.options)
     ]
     text = " + ".join(parts) or "by the ranks of both sides"
     if answer.options.decay:

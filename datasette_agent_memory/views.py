@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,8 +18,10 @@ from datasette.utils import add_cors_headers, tilde_decode, tilde_encode
 from datasette.utils.asgi import Forbidden, NotFound, Response
 
 from .config import (
+    FALSE,
     PARAMETERS,
     PLUGIN_NAME,
+    TRUE,
     ParameterError,
     configured_options,
     embedding_settings,
@@ -28,10 +32,11 @@ from .embeddings.base import EmbeddingError, Provider
 from .embeddings.queries import NOT_ASKED
 from .embeddings.server import fetch_query_vector, load_secrets, providers_of
 from .errors import AgentMemoryError
+from .explain import Explainer, Explanation, NothingToExplain, parse_place
 from .files import FileNotIndexed, IndexedFile, list_paths, read_file
 from .layouts import find_layout
 from .schema import MemoryIndex
-from .search import Answer, NotAMemoryDatabase, query_provider, score_parts, search
+from .search import Answer, NotAMemoryDatabase, query_provider, search
 from .status import read_status
 
 View = Callable[[Any, Any], Awaitable[Response]]
@@ -70,26 +75,18 @@ def view(function: View) -> View:
 @view
 async def search_page(request: Any, datasette: Any) -> Response:
     """The search page of one database, and the same as JSON."""
-    database = await _readable_database(request, datasette)
-    q = request.args.get("q") or ""
-    given = {name: request.args.get(name) for name in PARAMETERS}
-    configured = configured_options(datasette, database.name)
-    time_limit_ms = datasette.setting("sql_time_limit_ms")
-    await load_secrets(datasette)
-    providers = providers_of(datasette)
-    # The provider is asked before the SQL is run: meanwhile no connection is held.
-    provider = await database.execute_fn(lambda conn: query_provider(conn, q, given, configured, providers))
-    asked = NOT_ASKED
-    if provider is not None:
-        asked = await fetch_query_vector(provider, q, embedding_settings(datasette), request.actor)
-    answer: Answer = await database.execute_fn(
-        lambda conn: search(conn, q, given, configured, time_limit_ms, providers, asked)
-    )
+    found = await _search(request, datasette)
+    database, answer = found.database, found.answer
     if request.url_vars["format"]:
         shape = request.args.get("_shape") or "objects"
         if shape not in ("objects", "openclaw"):
             raise BadRequest("_shape must be one of objects, openclaw")
-        return Response.json(answer.as_openclaw() if shape == "openclaw" else answer.as_json())
+        if shape == "openclaw":
+            return Response.json(answer.as_openclaw())
+        explanations = []
+        if _flag(request, "explain"):
+            explanations = await database.execute_fn(lambda conn: found.explainer(conn).hits())
+        return Response.json(answer.as_json(explanations))
     path = _memory_path(datasette, database)
     return await _render(
         datasette,
@@ -98,12 +95,13 @@ async def search_page(request: Any, datasette: Any) -> Response:
         {
             "database": database.name,
             "answer": answer,
-            "paths": [] if q.strip() else await database.execute_fn(list_paths),
+            "paths": [] if answer.q.strip() else await database.execute_fn(list_paths),
             "groups": [
                 (group, list(parameters))
                 for group, parameters in groupby(PARAMETERS.values(), lambda parameter: parameter.group)
             ],
-            "given": {name: value for name, value in given.items() if value},
+            "given": found.given_values,
+            "place_query": urlencode({"q": answer.q, **found.given_values}),
             "defaults": answer.defaults.as_parameters(),
             "page_path": path,
             "json_path": f"{path}.json?{request.query_string}",
@@ -112,7 +110,76 @@ async def search_page(request: Any, datasette: Any) -> Response:
                 if await _may_execute_sql(datasette, request.actor, database.name)
                 else None
             ),
-            "explain": score_parts,
+        },
+    )
+
+
+@view
+async def explain_page(request: Any, datasette: Any) -> Response:
+    """What a search made of the chunks at one place."""
+    found = await _search(request, datasette)
+    try:
+        path, line = parse_place(request.args.get("place") or "")
+    except NothingToExplain as error:
+        raise BadRequest(f"place: {error}") from error
+    explanations: list[Explanation] = await found.database.execute_fn(
+        lambda conn: found.explainer(conn).place(path, line)
+    )
+    answer = found.answer
+    if request.url_vars["format"]:
+        return Response.json(
+            {
+                "ok": True,
+                "query": answer.query_as_json(),
+                "notices": answer.notices_as_json(),
+                "explanations": [explanation.as_json() for explanation in explanations],
+            }
+        )
+    page_path = _memory_path(datasette, found.database)
+    return await _render(
+        datasette,
+        request,
+        "agent_memory_explain.html",
+        {
+            "database": found.database.name,
+            "answer": answer,
+            "path": path,
+            "line": line,
+            "explanations": explanations,
+            "page_path": page_path,
+            "search_query": urlencode({"q": answer.q, **found.given_values}),
+            "with_settings": lambda settings: urlencode(
+                {
+                    name: value
+                    for name, value in {"q": answer.q, **found.given_values, **settings}.items()
+                    if value is not None
+                }
+            ),
+            "given": found.given_values,
+            "json_path": f"{page_path}/explain.json?{request.query_string}",
+        },
+    )
+
+
+@view
+async def agent_page(request: Any, datasette: Any) -> Response:
+    """The same question as this search answers it, and as OpenClaw did, side by side."""
+    ours = await _search(request, datasette)
+    theirs = await _search(request, datasette, {"preset": "openclaw"})
+    if request.url_vars["format"]:
+        return Response.json({"ok": True, "search": ours.answer.as_json(), "agent": theirs.answer.as_json()})
+    page_path = _memory_path(datasette, ours.database)
+    return await _render(
+        datasette,
+        request,
+        "agent_memory_agent.html",
+        {
+            "database": ours.database.name,
+            "ours": ours.answer,
+            "theirs": theirs.answer,
+            "page_path": page_path,
+            "search_query": urlencode({"q": ours.answer.q, **ours.given_values}),
+            "json_path": f"{page_path}/agent.json?{request.query_string}",
         },
     )
 
@@ -263,6 +330,58 @@ def memory_database_actions(
         ]
 
     return actions
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One search of a request, and what it takes to run it again."""
+
+    database: Any
+    answer: Answer
+    given: dict[str, Any]
+    run: Callable[[Any, Mapping[str, object]], Answer]
+    time_limit_ms: int
+
+    @property
+    def given_values(self) -> dict[str, Any]:
+        return {name: value for name, value in self.given.items() if value}
+
+    def explainer(self, conn: Any) -> Explainer:
+        return Explainer(
+            conn,
+            self.answer,
+            lambda settings: self.run(conn, {**self.given, **settings}),
+            self.time_limit_ms,
+        )
+
+
+async def _search(request: Any, datasette: Any, more: Mapping[str, str] = MappingProxyType({})) -> _Search:
+    """The search that a request asks for, with `more` parameters in place of its own."""
+    database = await _readable_database(request, datasette)
+    q = request.args.get("q") or ""
+    given = {**{name: request.args.get(name) for name in PARAMETERS}, **more}
+    configured = configured_options(datasette, database.name)
+    time_limit_ms = datasette.setting("sql_time_limit_ms")
+    await load_secrets(datasette)
+    providers = providers_of(datasette)
+    # The provider is asked before the SQL is run: meanwhile no connection is held.
+    provider = await database.execute_fn(lambda conn: query_provider(conn, q, given, configured, providers))
+    asked = NOT_ASKED
+    if provider is not None:
+        asked = await fetch_query_vector(provider, q, embedding_settings(datasette), request.actor)
+
+    def run(conn: Any, given: Mapping[str, object]) -> Answer:
+        return search(conn, q, given, configured, time_limit_ms, providers, asked)
+
+    answer = await database.execute_fn(lambda conn: run(conn, given))
+    return _Search(database, answer, given, run, time_limit_ms)
+
+
+def _flag(request: Any, name: str) -> bool:
+    value = (request.args.get(name) or "0").strip().lower()
+    if value not in TRUE | FALSE:
+        raise BadRequest(f"{name} must be 0 or 1, not {value[:40]!r}")
+    return value in TRUE
 
 
 async def _readable_database(request: Any, datasette: Any) -> Any:

@@ -53,6 +53,7 @@ async def test_json_has_the_designs_shape(datasette):
         "first_choice",
         "pending_chunks",
         "notices",
+        "weak_match",
         "results",
         "sql",
         "params",

@@ -88,6 +88,9 @@ class Provider(ABC):
     in_process: ClassVar[bool]
     #: The defaults of search parameters that suit its scores, where they are not the usual ones.
     search_defaults: ClassVar[Mapping[str, Any]] = {}
+    #: What answers a question is mostly as near to it as this, and what has nothing to do with it is
+    #: not; a rule of thumb but for the embedded model.
+    least_cosine: ClassVar[float] = 0.3
     #: Whether one vector for a chunk of many things is too little, and each passage has one as well.
     has_passages: ClassVar[bool] = False
     #: The most texts, and the most estimated tokens, that one call may have.

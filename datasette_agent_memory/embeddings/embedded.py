@@ -41,6 +41,7 @@ class EmbeddedProvider(Provider):
         "text_weight": 0.7,
         "min_score": 0.05,
     }
+    least_cosine = 0.25
     has_passages = True
 
     model = "universal-sentence-encoder-multilingual-3"

@@ -1,0 +1,551 @@
+"""Why a search returned a chunk, or did not: every number, and the first step at which it fell out.
+
+The numbers come from the statement of the search itself, with other rows selected of its
+table expressions, and what would have shown a chunk has been tried before it is said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from datasette.utils import sqlite_timelimit
+
+from .config import MAX_CANDIDATES, PARAMETERS
+from .connections import Connection, snapshot, sqlite3
+from .errors import AgentMemoryError
+from .fused_sql import FILTERS, Statement
+from .keywords import plain_words, query_terms
+from .openclaw import openclaw_tokens
+from .schema import as_line, as_text
+from .search import Answer, ScorePart, score_parts, statement_of
+
+#: More chunks of a file than this are not explained at once.
+_MAX_CHUNKS = 20
+#: So many changes of settings are tried one after another.
+_MAX_REMEDIES = 6
+#: Below any score, which may be a negative cosine.
+_NO_MINIMUM = -1e9
+
+
+class NothingToExplain(AgentMemoryError):
+    """A place is not given in a form that can be looked for."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A term of the question."""
+
+    term: str
+    #: How many chunks have it, and the most that it can add to bm25.
+    chunks: int
+    weight: float
+    in_chunk: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on a chunk's way into the results."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass
+class Explanation:
+    """What a search made of one chunk, or of a place that is in no chunk."""
+
+    path: str
+    start_line: int | None = None
+    end_line: int | None = None
+    #: Its place in the results, from 1, None if it is not among them.
+    position: int | None = None
+    words: list[Word] = field(default_factory=list)
+    every_word: bool | None = None
+    bm25: float | None = None
+    text_place: int | None = None
+    text_score: float | None = None
+    #: The cosine of the chunk's own vector, and the best of its passages.
+    cosine: float | None = None
+    passage: float | None = None
+    vector_place: int | None = None
+    vector_score: float | None = None
+    parts: list[ScorePart] = field(default_factory=list)
+    decay: float = 1.0
+    age_days: float | None = None
+    score: float | None = None
+    rules: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    #: Settings with which the search returns it, which has been tried, None for one to be left
+    #: out; None as a whole where there are none.
+    settings: dict[str, Any] | None = None
+
+    @property
+    def returned(self) -> bool:
+        return self.position is not None
+
+    @property
+    def fell_out(self) -> Step | None:
+        """The first step that it did not pass."""
+        return next((step for step in self.steps if not step.passed), None)
+
+    def lines(self) -> list[str]:
+        """The numbers, and the rules that made them."""
+        words = [f"{word.term} ({word.chunks:,})" for word in self.words if word.in_chunk]
+        missing = [word.term for word in self.words if not word.in_chunk]
+        lines = []
+        if words:
+            lines.append(f"has {', '.join(words)}, each with the number of chunks that have it")
+        if missing and self.words:
+            lines.append(f"lacks {', '.join(missing)}")
+        places = [
+            f"{place:,} by {side}"
+            for side, place in (("keywords", self.text_place), ("vectors", self.vector_place))
+            if place is not None
+        ]
+        if places:
+            lines.append(f"place {', '.join(places)}")
+        return [*lines, *self.rules]
+
+    def as_json(self) -> dict[str, Any]:
+        fell_out = self.fell_out
+        return {
+            "path": self.path,
+            "start_line": self.start_line,
+            "end_line": self.end_line,
+            "returned": self.returned,
+            "position": self.position,
+            "text": {
+                "words": [vars(word) for word in self.words],
+                "every_word": self.every_word,
+                "bm25": self.bm25,
+                "place": self.text_place,
+                "score": self.text_score,
+            },
+            "vector": {
+                "cosine": self.cosine,
+                "passage": self.passage,
+                "place": self.vector_place,
+                "score": self.vector_score,
+            },
+            "parts": [vars(part) for part in self.parts],
+            "decay": self.decay,
+            "age_days": self.age_days,
+            "score": self.score,
+            "rules": self.rules,
+            "steps": [vars(step) for step in self.steps],
+            "fell_out": fell_out.name if fell_out else None,
+            "settings": self.settings,
+        }
+
+
+#: Runs the same search with other settings beside its own; None for one that is not set.
+Again = Callable[[Mapping[str, object]], Answer]
+
+
+def parse_place(text: str) -> tuple[str, int | None]:
+    """A path, and the line after a colon if there is one; raises NothingToExplain."""
+    path, colon, line = text.rpartition(":")
+    if colon and line.isascii() and line.isdigit() and len(line) < 18:
+        if not path or int(line) < 1:
+            raise NothingToExplain(f"must be a path with a line from 1, not {text[:40]!r}")
+        return path, int(line)
+    if not text.strip():
+        raise NothingToExplain("must be a path, such as memory/2026-01-05.md:12")
+    return text, None
+
+
+class Explainer:
+    """Explains chunks of one answer, on the connection that it was found on."""
+
+    def __init__(
+        self, conn: Connection, answer: Answer, again: Again, time_limit_ms: int | None = None
+    ) -> None:
+        self._conn = conn
+        self._answer = answer
+        self._again = again
+        self._time_limit_ms = time_limit_ms
+        self._options = answer.options
+        self._layout = answer.index.layout
+        self._ids = [hit.id for hit in answer.hits]
+
+    def hits(self) -> list[Explanation]:
+        """Of each result."""
+        with snapshot(self._conn):
+            return [self._chunk(hit.id) for hit in self._answer.hits]
+
+    def place(self, path: str, line: int | None = None) -> list[Explanation]:
+        """Of each chunk of a file, or each with that line; of the place itself where there is none."""
+        with snapshot(self._conn):
+            rows = self._conn.execute(
+                f"SELECT id, start_line, end_line FROM {self._layout.chunks} WHERE path = ?"
+                " ORDER BY start_line, rowid",
+                (self._full_path(path),),
+            ).fetchall()
+            ids = [
+                as_text(identifier)
+                for identifier, start, end in rows
+                if line is None or as_line(start) <= line <= as_line(end)
+            ]
+            if not ids:
+                last = max((as_line(end) for *_, end in rows), default=0)
+                return [self._nowhere(path, line, last)]
+            return [self._chunk(identifier) for identifier in ids[:_MAX_CHUNKS]]
+
+    def _full_path(self, path: str) -> str:
+        """The path in the index that is meant, by its end if that is of one alone."""
+        paths = self._conn.execute(
+            f"SELECT DISTINCT path FROM {self._layout.chunks} WHERE path = :path"
+            " OR substr(path, -length(:path) - 1) = '/' || :path LIMIT 3",
+            {"path": path},
+        ).fetchall()
+        found = [as_text(row[0]) for row in paths]
+        return found[0] if len(found) == 1 and path not in found else path
+
+    def _nowhere(self, path: str, line: int | None, last: int) -> Explanation:
+        if last:
+            detail = f"the file is indexed up to line {last}, and no chunk has line {line}"
+        elif self._is_known(path):
+            detail = "the file is in the index, and has no text in it"
+        else:
+            detail = "no such file in the index; datasette agent-memory index adds what its folder has"
+        step = Step("indexed", False, detail)
+        return Explanation(path, line, line, steps=[step])
+
+    def _is_known(self, path: str) -> bool:
+        if not self._answer.index.has_files:
+            return False
+        query = f"SELECT 1 FROM {self._layout.files} WHERE path = ?"
+        return self._conn.execute(query, (path,)).fetchone() is not None
+
+    # One chunk
+
+    def _chunk(self, identifier: str, is_asked: bool = True) -> Explanation:
+        row = self._row(identifier)
+        found = Explanation(as_text(row["path"]), as_line(row["start_line"]), as_line(row["end_line"]))
+        if identifier in self._ids:
+            found.position = self._ids.index(identifier) + 1
+        found.cosine, found.passage = row["cosine"], row["passage"]
+        found.words = self._words(identifier)
+        text = self._text_places.get(identifier)
+        if text is not None:
+            found.text_place, found.bm25 = text["place"], text["bm25"]
+            found.every_word = None if text["every_word"] is None else bool(text["every_word"])
+            found.text_score = text["text_score"]
+        vector = self._vector_places.get(identifier)
+        if vector is not None:
+            found.vector_place, found.vector_score = vector["place"], vector["vector_score"]
+        candidate = self._candidates.get(identifier)
+        if candidate is not None:
+            found.score = candidate["score"]
+            found.vector_score, found.text_score = candidate["vector_score"], candidate["text_score"]
+            found.decay, found.age_days = candidate["decay"], candidate["age_days"]
+            found.parts = score_parts(found.vector_score, found.text_score, found.decay, self._options)
+        found.rules = self._rules(found)
+        found.steps = self._steps(found, identifier, row)
+        if is_asked and not found.returned:
+            found.settings = self._remedy(found, identifier)
+        return found
+
+    def _row(self, identifier: str) -> Any:
+        passage = "NULL"
+        join = ""
+        if self._answer.sides.passages:
+            passage = "passage_similarity(passages.embeddings, embed(:q))"
+            join = " LEFT JOIN passages USING (hash)"
+        filters = "".join(
+            f", {condition} AS passes_{name}"
+            for name, condition in FILTERS.items()
+            if getattr(self._options, name)
+        )
+        params = {"q": self._answer.q, "id": identifier}
+        params |= {name: getattr(self._options, name) for name in FILTERS if getattr(self._options, name)}
+        cosine = "cosine_similarity(embedding, embed(:q))" if self._answer.sides.vector else "NULL"
+        return self._conn.execute(
+            f"SELECT path, start_line, end_line, {cosine} AS cosine, {passage} AS passage,"
+            f" length(embedding) > 2 AS is_embedded{filters}"
+            f" FROM {self._layout.chunks}{join} WHERE id = :id",
+            params,
+        ).fetchone()
+
+    def _words(self, identifier: str) -> list[Word]:
+        if not self._answer.sides.text:
+            return []
+        texts, having = self._layout.chunks_fts, f"{self._layout.chunks_fts} MATCH value"
+        if self._answer.sides.substring:
+            terms = plain_words(self._answer.q)
+            texts, having = self._layout.chunks, "word_count(text, value) > 0"
+        elif self._options.is_replay:
+            terms = [f'"{word}"' for word in openclaw_tokens(self._answer.q)]
+        else:
+            terms = query_terms(self._answer.q, self._options.match)
+        total = f"(SELECT count(*) FROM {self._layout.chunks})"
+        rows = self._run(
+            f"SELECT term, chunks, in_chunk, bm25_ceiling(chunks, {total}) AS weight\nFROM (\n"
+            f"  SELECT value AS term, (SELECT count(*) FROM {texts} WHERE {having}) AS chunks,\n"
+            f"    EXISTS (SELECT 1 FROM {texts} WHERE {having} AND id = :id) AS in_chunk\n"
+            "  FROM (SELECT value FROM json_each(:terms))\n)",
+            {"terms": json.dumps(terms), "id": identifier},
+        )
+        return [Word(row["term"], row["chunks"], row["weight"] or 0.0, bool(row["in_chunk"])) for row in rows]
+
+    # The search as a whole
+
+    @cached_property
+    def _wide(self) -> Statement:
+        """The search with as many candidates as there can be."""
+        options = replace(self._options, k=MAX_CANDIDATES, candidate_multiplier=1)
+        return statement_of(self._answer.index, self._answer.q, options, self._answer.sides)
+
+    @cached_property
+    def _text_places(self) -> dict[str, Any]:
+        if not self._answer.sides.text:
+            return {}
+        columns, order = "bm25, every_word", "every_word DESC, bm25"
+        if self._options.is_replay:
+            columns, order = "NULL AS bm25, NULL AS every_word", "text_score DESC"
+        return self._places(f"SELECT id, text_score, {columns} FROM text_hits ORDER BY {order}")
+
+    @cached_property
+    def _vector_places(self) -> dict[str, Any]:
+        if not self._answer.sides.vector:
+            return {}
+        return self._places("SELECT id, vector_score FROM vector_hits ORDER BY vector_score DESC")
+
+    def _places(self, select: str) -> dict[str, Any]:
+        rows = self._run(self._wide.selecting(select), self._wide.params)
+        return {as_text(row["id"]): {**dict(row), "place": place} for place, row in enumerate(rows, 1)}
+
+    @cached_property
+    def _candidates(self) -> dict[str, Any]:
+        """All candidates in the order of the search, whatever their score."""
+        return self._in_order(self._answer.statement)
+
+    @cached_property
+    def _without_mmr(self) -> dict[str, Any]:
+        options = replace(self._options, mmr=False)
+        answer = self._answer
+        return self._in_order(statement_of(answer.index, answer.q, options, answer.sides))
+
+    def _in_order(self, statement: Statement) -> dict[str, Any]:
+        params = {**statement.params, "k": 2 * MAX_CANDIDATES, "min_score": _NO_MINIMUM}
+        candidates = {}
+        for place, row in enumerate(self._run(statement.sql, params), 1):
+            values = {"decay": 1.0, "age_days": None, **dict(row), "place": place}
+            candidates[as_text(row["id"])] = values
+        return candidates
+
+    def _run(self, sql: str, params: Mapping[str, Any]) -> list[Any]:
+        """The rows, or none where SQLite cannot give them in time: what they would say stays unsaid."""
+        limit = sqlite_timelimit(self._conn, self._time_limit_ms) if self._time_limit_ms else nullcontext()
+        try:
+            with limit:
+                return list(self._conn.execute(sql, params).fetchall())
+        except sqlite3.Error:
+            return []
+
+    # In words
+
+    def _rules(self, found: Explanation) -> list[str]:
+        rules = []
+        options = self._options
+        if found.bm25 is not None and found.text_score is not None:
+            rules.append(f"text score {found.text_score:.3f}: {self._text_rule(found)}")
+        elif self._answer.sides.text and found.text_score is None and self._answer.q.strip():
+            rules.append("no text score: " + self._text_absence(found))
+        if found.vector_score is not None:
+            if found.passage is not None and math.isclose(found.vector_score, found.passage, abs_tol=1e-6):
+                rules.append(
+                    f"vector score {found.vector_score:.3f}: the best of its passages; "
+                    f"the chunk as a whole has {found.cosine or 0:.3f}"
+                )
+            else:
+                rules.append(
+                    f"vector score {found.vector_score:.3f}: the cosine of the chunk and the question"
+                )
+        if found.score is not None and options.mode == "hybrid":
+            if found.parts:
+                terms = [f"{part.weight:.2f} × {part.value or 0:.3f} ({part.side})" for part in found.parts]
+                times = f" × {found.decay:.3f} (decay)" if options.decay else ""
+                total = " + ".join(terms)
+                rules.append(f"score {found.score:.3f}: {f'({total})' if times else total}{times}")
+            else:
+                rules.append(f"score {found.score:.3f}: by reciprocal ranks, 61 / (60 + place) of each side")
+        elif found.score is not None and options.decay:
+            rules.append(f"score {found.score:.3f}: that of the one side × {found.decay:.3f} (decay)")
+        if options.decay:
+            age = "evergreen" if found.age_days is None else f"{found.age_days:.1f} days old"
+            rules.append(f"decay {found.decay:.3f}: {age}, half life {options.half_life:g} days")
+        return rules
+
+    def _text_rule(self, found: Explanation) -> str:
+        r = -(found.bm25 or 0)
+        norm = self._options.text_norm
+        if norm == "relevance":
+            return f"r / (1 + r) with r = {r:.4g}, bm25 without its sign"
+        if norm == "rank":
+            return f"1 / (1 + position), of bm25 {found.bm25:.4g}, position 0 first"
+        if norm == "max":
+            return f"bm25 {found.bm25:.4g} over that of the best keyword hit"
+        ceiling = sum(word.weight for word in found.words)
+        coverage = min(1.0, r / ceiling) if ceiling else 0.0
+        text = (
+            f"coverage {coverage:.3f} = {r:.4g} / {ceiling:.4g}, bm25 over the most that the words can give"
+        )
+        return f"(1 + coverage) / 2, since it has every word; {text}" if found.every_word else text
+
+    def _text_absence(self, found: Explanation) -> str:
+        having = sum(word.in_chunk for word in found.words)
+        if not found.words:
+            return "the question has no words to look for"
+        if not having:
+            return f"it has none of the {len(found.words)} words"
+        if having < len(found.words) and (self._options.match == "all" or self._options.is_replay):
+            missing = ", ".join(word.term.strip('"') for word in found.words if not word.in_chunk)
+            return f"every word must be there, and it lacks {missing}"
+        if found.text_place:
+            return f"it is at place {found.text_place} by keywords"
+        return f"it has {having} of the {len(found.words)} words"
+
+    # The way through the search
+
+    def _steps(self, found: Explanation, identifier: str, row: Any) -> list[Step]:
+        steps = [Step("indexed", True, f"lines {found.start_line} to {found.end_line} are a chunk")]
+        for check in (self._filter_step, self._candidate_step):
+            steps.append(check(found, identifier, row))
+            if not steps[-1].passed:
+                return steps
+        steps += self._final_steps(found, identifier)
+        return steps
+
+    def _filter_step(self, found: Explanation, identifier: str, row: Any) -> Step:
+        failing = [
+            f"{name} {getattr(self._options, name)}"
+            for name in FILTERS
+            if getattr(self._options, name) and not row[f"passes_{name}"]
+        ]
+        if failing:
+            return Step("filters", False, f"left out by {', '.join(failing)}")
+        return Step("filters", True, "passes" if self._options.is_filtered else "none are set")
+
+    def _candidate_step(self, found: Explanation, identifier: str, row: Any) -> Step:
+        most = self._answer.params["candidates"]
+        details = []
+        if self._answer.sides.vector:
+            if found.vector_place is not None:
+                details.append(f"place {found.vector_place:,} by vectors")
+            elif not row["is_embedded"]:
+                details.append("no vector")
+            else:
+                details.append("not among the nearest by vectors")
+        if self._answer.sides.text:
+            if found.text_place is not None:
+                details.append(f"place {found.text_place:,} by keywords")
+            else:
+                details.append(self._text_absence(found))
+        passed = identifier in self._candidates
+        detail = f"{'; '.join(details) or 'nothing was searched'}; each side puts forward {most:,}"
+        return Step("candidates", passed, detail)
+
+    def _final_steps(self, found: Explanation, identifier: str) -> list[Step]:
+        options = self._options
+        steps = []
+        score = found.score if found.score is not None else _NO_MINIMUM
+        place = self._candidates[identifier]["place"]
+        minimum = options.min_score
+        passes = score >= minimum
+        if options.mmr:
+            without = self._without_mmr.get(identifier, {}).get("place")
+            moved = f"place {place} of the candidates, {without} without MMR"
+            is_dropped = (
+                not found.returned and passes and without is not None and without <= options.k < place
+            )
+            steps.append(Step("mmr", not is_dropped, moved))
+        if passes:
+            steps.append(Step("min_score", True, f"{score:.3f} is not below {minimum:g}"))
+        elif found.text_score is not None:
+            detail = f"{score:.3f} is below {minimum:g}; a keyword hit fills a free place all the same"
+            if not found.returned:
+                detail = f"{score:.3f} is below {minimum:g}, and no place was left for a keyword hit below it"
+                if options.is_replay:
+                    detail = f"{score:.3f} is below {minimum:g}"
+            steps.append(Step("min_score", found.returned, detail))
+        else:
+            steps.append(Step("min_score", found.returned, f"{score:.3f} is below {minimum:g}"))
+        if not all(step.passed for step in steps):
+            return steps
+        if found.returned:
+            steps.append(Step("k", True, f"result {found.position} of {options.k} at most"))
+        else:
+            steps.append(Step("k", False, f"place {place} by score, and {options.k} are returned"))
+        return steps
+
+    def _remedy(self, found: Explanation, identifier: str) -> dict[str, Any] | None:
+        """Settings with which the search returns the chunk, tried out one after another."""
+        settings: dict[str, Any] = {}
+        steps = found.steps
+        for _ in range(_MAX_REMEDIES):
+            change = self._change(steps, found, identifier, settings)
+            if change is None or settings.items() >= change.items():
+                break
+            settings |= change
+            answer = self._again(settings)
+            if _has(answer, identifier):
+                return self._needed(settings, identifier)
+            found = Explainer(self._conn, answer, self._again, self._time_limit_ms)._chunk(
+                identifier, is_asked=False
+            )
+            steps = found.steps
+        return None
+
+    def _needed(self, settings: dict[str, Any], identifier: str) -> dict[str, Any]:
+        """Those of the settings that it is not shown without."""
+        for name in list(settings):
+            fewer = {other: value for other, value in settings.items() if other != name}
+            if fewer and _has(self._again(fewer), identifier):
+                settings = fewer
+        return settings
+
+    def _change(
+        self, steps: list[Step], found: Explanation, identifier: str, settings: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """What lets a chunk pass the step at which it fell out."""
+        failed = next((step for step in steps if not step.passed), None)
+        if failed is None or failed.name == "indexed":
+            return None
+        options = self._options
+        k = int(settings.get("k", options.k))
+        if failed.name == "filters":
+            return {name: None for name in FILTERS if getattr(options, name) and name not in settings}
+        if failed.name == "mmr":
+            return {"mmr": 0}
+        if failed.name == "k":
+            place = int(failed.detail.split()[1].replace(",", ""))
+            return {"k": min(PARAMETERS["k"].maximum or place, max(place, k + 1))}
+        if failed.name == "min_score":
+            if found.score is None or found.score < 0:
+                return {"k": min(MAX_CANDIDATES, 2 * k)}
+            return {"min_score": math.floor(max(0.0, found.score) * 1000) / 1000}
+        places = [place for place in (found.vector_place, found.text_place) if place is not None]
+        if not places:
+            if options.is_replay or options.match == "all":
+                return {"preset": None} if options.is_replay else {"match": "any"}
+            if options.mode != "hybrid" and "mode" not in settings:
+                return {"mode": "hybrid"}
+            return None
+        multiplier = math.ceil(min(places) / k)
+        most = int(PARAMETERS["candidate_multiplier"].maximum or 1)
+        change: dict[str, Any] = {"candidate_multiplier": min(most, multiplier)}
+        if multiplier > most:
+            change["k"] = math.ceil(min(places) / most)
+        return change
+
+
+def _has(answer: Answer, identifier: str) -> bool:
+    return any(hit.id == identifier for hit in answer.hits)
