@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS
-from .config import resolve_options
+from .config import DEPTH, resolve_options
 from .options import (
     DEFAULT_DATABASE,
     asked_providers,
@@ -292,19 +292,34 @@ def status(database: Path, as_json: bool) -> None:
 
 @agent_memory.command()
 @click.argument("queries", type=click.Path(path_type=Path))
+@click.option("--root", type=click.Path(path_type=Path), help="The folder that holds the workspaces.")
+@click.option("-d", "--db", "database", type=click.Path(path_type=Path), help="An index to ask instead.")
 @click.option(
-    "--root", required=True, type=click.Path(path_type=Path), help="The folder that holds the workspaces."
+    "--compare",
+    "compared",
+    multiple=True,
+    metavar="NAME=VALUE,...",
+    help="Other search parameters to measure beside those given, and how sure the difference is.",
+)
+@click.option(
+    "--tune",
+    "tunes",
+    is_flag=True,
+    help="Look for better weights by cross-validation, and say what they gain. Changes nothing.",
 )
 @click.option(
     "--results", type=click.Path(path_type=Path), help="Write the ranked chunks of each query to this file."
 )
 @provider_options(default="auto")
-@search_options(k=10)
+@search_options(k=DEPTH)
 @click.option("--json", "as_json", is_flag=True, help="Print the measures as JSON.")
 @one_line_errors
 def evaluate(
     queries: Path,
-    root: Path,
+    root: Path | None,
+    database: Path | None,
+    compared: tuple[str, ...],
+    tunes: bool,
     results: Path | None,
     provider: str | None,
     model: str | None,
@@ -314,40 +329,63 @@ def evaluate(
 ) -> None:
     """Measure retrieval with questions whose answering lines are known.
 
-    Example:
+    Examples:
 
     \b
         datasette agent-memory evaluate queries.jsonl --root workspaces --results ranked.json
+        datasette agent-memory evaluate mine.jsonl -d memory.db --compare mode=keyword
+        datasette agent-memory evaluate mine.jsonl -d memory.db --tune
 
     QUERIES is a JSON lines file of {"id", "workspace", "query", "relevant": ["path:line"],
-    "category"}. Each workspace, a folder in --root, is indexed into a temporary database.
+    "category"}. Each workspace, a folder in --root, is indexed into a temporary database. With
+    -d the questions are asked of an index that is there, and need no workspace.
     """
-    from .evaluation import as_table, read_queries, run_queries, summarise
+    from .comparison import Tuning, as_comparison, compare, parse_options
+    from .evaluation import Memories, as_table, read_queries, summarise
     from .progress import Announcer, ProgressBar
 
+    if (root is None) == (database is None):
+        raise click.UsageError("either --root or -d must be given")
+    if tunes and compared:
+        raise click.UsageError("--tune and --compare are two things: give one of them")
     given = {name: value for name, value in given_parameters(options).items() if value is not None}
     resolve_options(given)
+    others = {text: {**given, **parse_options(text)} for text in compared}
+    for other in others.values():
+        resolve_options(other)
     asked = read_queries(queries)
-    chain = choose_chain(asked_providers(provider, model, dimensions))
-    for passed_over in chain.passed_over:
-        echo(f"{passed_over.provider} is passed over: {passed_over.reason}", err=True)
-    # One model for all: a measurement of several would say nothing of any.
-    measured = chain.providers[0]
-    echo(f"With {measured or 'keywords only'}:", err=True)
-    with ProgressBar("Evaluating") as progress:
-        ranked, chars = run_queries(asked, root, {"providers": [measured]}, given, progress.at, Announcer())
+    with ExitStack() as stack:
+        if database is not None:
+            memories = Memories.of_database(asked, database)
+        else:
+            assert root is not None
+            chain = choose_chain(asked_providers(provider, model, dimensions))
+            for passed_over in chain.passed_over:
+                echo(f"{passed_over.provider} is passed over: {passed_over.reason}", err=True)
+            # One model for all: a measurement of several would say nothing of any.
+            measured = chain.providers[0]
+            echo(f"With {measured or 'keywords only'}:", err=True)
+            indexed = Memories.of_workspaces(asked, root, {"providers": [measured]}, Announcer())
+            memories = stack.enter_context(indexed)
+        progress = stack.enter_context(ProgressBar("Evaluating"))
+        found = memories.run(given, progress.at)
+        compared_with = {name: memories.run(other, progress.at) for name, other in others.items()}
+        tuning = Tuning.by_cross_validation(asked, memories, given, progress.at) if tunes else None
     if results is not None:
         try:
-            results.write_text(json.dumps(ranked, ensure_ascii=False) + "\n", encoding="utf-8")
+            results.write_text(json.dumps(found.ranked, ensure_ascii=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise click.ClickException(
                 f"{results}: {(error.strerror or 'cannot be written').lower()}"
             ) from error
-    summary = summarise(asked, ranked, chars)
-    if as_json:
-        echo_json(summary)
+    if tuning is not None:
+        echo_json(tuning.as_json()) if as_json else echo(tuning.as_text())
+    elif others:
+        rows = compare(asked, found, compared_with)
+        echo_json(rows) if as_json else echo(as_comparison(rows))
     else:
-        echo(as_table(summary))
+        summary = summarise(asked, found.ranked, found.chars)
+        echo_json(summary) if as_json else echo(as_table(summary))
 
 
 @agent_memory.command()

@@ -19,6 +19,9 @@ PLUGIN_NAME = "datasette-agent-memory"
 #: Seconds that a query waits for its vector, unless the configuration says otherwise.
 DEFAULT_EMBEDDING_TIMEOUT_S = 8.0
 
+#: How deep the deepest measure of `evaluate` looks.
+DEPTH = 10
+
 #: sqlite-vec has no wider vectors.
 MAX_DIMENSIONS = 8192
 #: sqlite-vec refuses a KNN query for more.

@@ -6,24 +6,25 @@ import json
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .config import DEPTH
 from .connections import Connection, open_readonly
 from .embeddings.base import EmbeddingError
 from .errors import AgentMemoryError
 from .ingest import IndexSettings, update_index
 from .report import IndexIncomplete, Listener
-from .search import ask
+from .search import Hit, ask
 from .sources import SourceError, UnreadableFile, find_files, read_source
 
 MEASURES = ("recall@6", "hit@6", "MRR", "nDCG@10", "chars@6")
 
 _ADVERSARIAL = "adversarial"
 _CUTOFF = 6
-_DEPTH = 10
 #: Seconds that a query may wait for its vector: a measurement need not be quick.
 _PATIENCE_S = 60.0
 
@@ -62,7 +63,7 @@ def read_queries(file: Path) -> list[Query]:
             queries.append(
                 Query(
                     str(row["id"]),
-                    str(row["workspace"]),
+                    str(row.get("workspace") or ""),
                     str(row["query"]),
                     frozenset((path, int(line_number)) for path, _, line_number in relevant),
                     str(row.get("category") or "uncategorised"),
@@ -70,7 +71,7 @@ def read_queries(file: Path) -> list[Query]:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise QueriesError(
-                f"{file}:{number}: is no query with id, workspace, query and relevant lines ({error})"
+                f"{file}:{number}: is no query with id, query and relevant lines ({error})"
             ) from error
         if not queries[-1].relevant:
             raise QueriesError(f"{file}:{number}: has no relevant lines")
@@ -79,52 +80,89 @@ def read_queries(file: Path) -> list[Query]:
     return queries
 
 
-def run_queries(
-    queries: Sequence[Query],
-    root: Path,
-    settings: Mapping[str, Any],
-    given: Mapping[str, object],
-    progress: Callable[[int, int], None],
-    listener: Listener | None = None,
-) -> tuple[dict[str, list[Ranked]], dict[str, float]]:
-    """Index each workspace into a database of its own and run its queries.
+@dataclass(frozen=True)
+class Measured:
+    """What one set of options found."""
 
-    `settings` are those of IndexSettings without the root. Returns the ranked chunks and
-    the characters of the first _CUTOFF of them, by query id.
+    #: By query id.
+    ranked: dict[str, list[Ranked]]
+    #: The characters of the first _CUTOFF chunks, by query id.
+    chars: dict[str, float]
+
+
+class Memories:
+    """The indexes that queries are run on: of each workspace in a folder, in a temporary database,
+    or one that is there already.
+
+    Indexing raises what update_index does.
     """
-    by_workspace: defaultdict[str, list[Query]] = defaultdict(list)
-    for query in queries:
-        by_workspace[query.workspace].append(query)
-    results: dict[str, list[Ranked]] = {}
-    chars: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="agent-memory-evaluate-") as folder:
-        for number, (workspace, own) in enumerate(by_workspace.items()):
-            database = Path(folder) / f"{number}.db"
-            try:
-                update_index(database, IndexSettings(root / workspace, **settings), listener)
-            except IndexIncomplete as error:
-                # What is kept of it is in a temporary file.
-                raise error.cause from error
-            lines = _line_lengths(root / workspace)
-            with open_readonly(database) as conn:
-                for query in own:
-                    results[query.id] = _ranked(conn, query, given)
-                    chars[query.id] = sum(
-                        sum(lines[path][start - 1 : end])
-                        for path, start, end, _ in results[query.id][:_CUTOFF]
+
+    def __init__(self, queries: Sequence[Query], databases: Mapping[str, Path], root: Path | None) -> None:
+        self._queries = queries
+        self._databases = databases
+        #: The characters of each line, by workspace and path; empty where there are no files to count.
+        self._lines = {name: _line_lengths(root / name) for name in databases} if root is not None else {}
+
+    @classmethod
+    @contextmanager
+    def of_workspaces(
+        cls,
+        queries: Sequence[Query],
+        root: Path,
+        settings: Mapping[str, Any],
+        listener: Listener | None = None,
+    ) -> Iterator[Memories]:
+        """Index the queries' workspaces; `settings` are those of IndexSettings without the root."""
+        with tempfile.TemporaryDirectory(prefix="agent-memory-evaluate-") as folder:
+            databases: dict[str, Path] = {}
+            for query in queries:
+                if query.workspace in databases:
+                    continue
+                databases[query.workspace] = Path(folder) / f"{len(databases)}.db"
+                try:
+                    update_index(
+                        databases[query.workspace],
+                        IndexSettings(root / query.workspace, **settings),
+                        listener,
                     )
-                    progress(len(results), len(queries))
-    return results, chars
+                except IndexIncomplete as error:
+                    # What is kept of it is in a temporary file.
+                    raise error.cause from error
+            yield cls(queries, databases, root)
+
+    @classmethod
+    def of_database(cls, queries: Sequence[Query], database: Path) -> Memories:
+        """All queries are asked of one database, whatever their workspaces are called."""
+        return cls(queries, {query.workspace: database for query in queries}, None)
+
+    def run(self, given: Mapping[str, object], progress: Callable[[int, int], None]) -> Measured:
+        """Ask all queries with these search parameters."""
+        ranked: dict[str, list[Ranked]] = {}
+        chars: dict[str, float] = {}
+        for database in dict.fromkeys(self._databases.values()):
+            with open_readonly(database) as conn:
+                for query in self._queries:
+                    if self._databases[query.workspace] != database:
+                        continue
+                    hits = _hits(conn, query, given)
+                    ranked[query.id] = [(hit.path, hit.start_line, hit.end_line, hit.score) for hit in hits]
+                    chars[query.id] = sum(self._length(query, hit) for hit in hits[:_CUTOFF])
+                    progress(len(ranked), len(self._queries))
+        return Measured(ranked, chars)
+
+    def _length(self, query: Query, hit: Hit) -> int:
+        lines = self._lines.get(query.workspace, {}).get(hit.path)
+        return len(hit.text) + 1 if lines is None else sum(lines[hit.start_line - 1 : hit.end_line])
 
 
-def _ranked(conn: Connection, query: Query, given: Mapping[str, object]) -> list[Ranked]:
+def _hits(conn: Connection, query: Query, given: Mapping[str, object]) -> list[Hit]:
     # Enough results for the deepest measure, unless the search says otherwise.
-    answer = ask(conn, query.text, {"k": _DEPTH, **given}, _PATIENCE_S)
+    answer = ask(conn, query.text, {"k": DEPTH, **given}, _PATIENCE_S)
     for notice in answer.notices:
         if notice.code == "embedding_failed":
             # Keywords alone would be measured as if they were the model.
             raise EmbeddingError(notice.message)
-    return [(hit.path, hit.start_line, hit.end_line, hit.score) for hit in answer.hits]
+    return answer.hits
 
 
 def _line_lengths(root: Path) -> dict[str, list[int]]:
@@ -154,7 +192,7 @@ def score_query(query: Query, ranked: Sequence[Ranked]) -> dict[str, float]:
     gains: list[int] = []
     first = 0
     recall = 0.0
-    for rank, (path, start, end, _) in enumerate(ranked[:_DEPTH], 1):
+    for rank, (path, start, end, _) in enumerate(ranked[:DEPTH], 1):
         path = path.removeprefix(f"{query.workspace}/")
         covers = {line for line in query.relevant if line[0] == path and start <= line[1] <= end}
         if covers and not first:
@@ -164,7 +202,7 @@ def score_query(query: Query, ranked: Sequence[Ranked]) -> dict[str, float]:
         if rank <= _CUTOFF:
             recall = len(covered) / len(query.relevant)
     missed = len(query.relevant) - len(covered)
-    ideal = sorted([gain for gain in gains if gain] + [1] * missed, reverse=True)[:_DEPTH]
+    ideal = sorted([gain for gain in gains if gain] + [1] * missed, reverse=True)[:DEPTH]
     return {
         "recall@6": recall,
         "hit@6": float(recall > 0),
