@@ -12,10 +12,6 @@ from .layouts import Layout
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 RRF_K = 60
 
-#: How many of the nearest chunks have their passages compared, at least: one that is about
-#: many things is not among the first by its one vector.
-NEAREST = 256
-
 #: BM25's k1 and b as FTS5 has them.
 _BM25_K1, _BM25_B = 1.2, 0.75
 
@@ -28,8 +24,9 @@ class Sides:
     text: bool
     #: Vectors are compared one by one, without sqlite-vec.
     scan: bool = False
-    #: Some chunks have vectors of their passages as well.
-    passages: bool = False
+    #: How many of the nearest chunks have their passages compared, where there are vectors of
+    #: these: a chunk that is about many things is not among the first by its one vector.
+    passages: int = 0
     #: Words are looked for in the text itself, since the full-text table cannot find them.
     substring: bool = False
 
@@ -141,10 +138,15 @@ class _Builder:
         if self.filters:
             allowed = f"SELECT id FROM {self.layout.chunks}\nWHERE {all_of(self.filters)}"
             self.ctes.append(("allowed AS MATERIALIZED", allowed))
-        name, score, k = "vector_hits", "vector_score", ":candidates"
+        name, score, k = (
+            "vector_hits",
+            "1 - vec_distance_cosine(embedding, embed(:q)) AS vector_score",
+            ":candidates",
+        )
         if self.sides.passages:
-            name, score, k = "nearest", "cosine", ":nearest"
-            self.params["nearest"] = max(NEAREST, self.options.candidates)
+            # The vectors have unit length, and to read one takes longer than to compare many.
+            name, score, k = "nearest", "1 - distance * distance / 2 AS cosine", ":nearest"
+            self.params["nearest"] = max(self.sides.passages, self.options.candidates)
         conditions = [f"embed(:q) IS NOT NULL AND embedding MATCH embed(:q) AND k = {k}"]
         if self.filters:
             # The nearest of those that pass, and not those of the nearest that pass.
@@ -152,8 +154,7 @@ class _Builder:
         self.ctes.append(
             (
                 f"{name} AS MATERIALIZED",
-                f"SELECT id, 1 - vec_distance_cosine(embedding, embed(:q)) AS {score}\n"
-                f"FROM {self.layout.chunks_vec}\nWHERE {all_of(conditions)}",
+                f"SELECT id, {score}\nFROM {self.layout.chunks_vec}\nWHERE {all_of(conditions)}",
             )
         )
         if self.sides.passages:

@@ -362,7 +362,7 @@ class _Run:
             self.writer.drop_passages()
             return
         table = PassageTable(self.writer.conn, self.provider)
-        while not table.is_current():
+        while table.is_free() and not table.is_current():
             with embedding_turn(self.database) as is_ours:
                 if not is_ours:
                     return

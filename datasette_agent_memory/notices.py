@@ -14,6 +14,10 @@ from .fused_sql import Sides
 from .keywords import CJK_RUN, normalised, plain_words
 from .schema import MemoryIndex
 
+#: How many chunks have their passages compared: fewer where to find the nearest takes long.
+_NEAREST, _FEW_NEAREST = 256, 128
+_MANY_CHUNKS = 20_000
+
 #: The length of a term of FTS5's trigram tokenizer.
 _TRIGRAM = 3
 
@@ -66,7 +70,9 @@ def usable_sides(
         )
         text = False
     provider = provider_of(index.meta, providers) if vector else None
-    passages = provider is not None and provider.has_passages and index.has_passages
+    passages = 0
+    if provider is not None and provider.has_passages and index.has_passages:
+        passages = _FEW_NEAREST if index.chunk_count > _MANY_CHUNKS else _NEAREST
     return Sides(vector, text, scan, passages), notices
 
 

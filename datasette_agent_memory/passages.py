@@ -115,6 +115,11 @@ class PassageTable:
         self._provider = provider
         self._maker = f"{provider.key} {_VERSION}"
 
+    def is_free(self) -> bool:
+        """Whether no other program has something else of this name."""
+        taken = self._conn.execute("select 1 from sqlite_master where name = 'passages'").fetchone()
+        return taken is None or has_passages(self._conn)
+
     def prepare(self) -> None:
         """Make the table, and drop rows of other makers or texts, in a transaction of the caller's."""
         self._conn.execute(
@@ -171,16 +176,15 @@ class PassageTable:
     def _embedded(self, waiting: list[tuple[str, Any, list[str]]]) -> dict[str, bytes]:
         from .embeddings.base import guarded
 
-        texts = [passage for _, _, passages in waiting for passage in passages]
-        rows: dict[str, bytes] = {}
-        vectors = guarded(self._provider, lambda: self._provider.embed_documents(texts)) if texts else None
-        done = 0
-        for hash, vector, passages in waiting:
-            own = vectors[done : done + len(passages)] if vectors is not None else None
-            done += len(passages)
+        # Neighbouring chunks overlap, and share passages.
+        texts = list(dict.fromkeys(passage for _, _, passages in waiting for passage in passages))
+        places = {text: place for place, text in enumerate(texts)}
+        vectors = guarded(self._provider, lambda: self._provider.embed_documents(texts))
+        return {
             # A row without vectors says that the text has been looked at.
-            rows[hash] = pack(vector, own) if passages and own is not None else b""
-        return rows
+            hash: pack(vector, vectors[[places[passage] for passage in passages]]) if passages else b""
+            for hash, vector, passages in waiting
+        }
 
     def write(self, rows: dict[str, bytes]) -> None:
         """Keep rows, in a transaction of the caller's."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .connections import Connection, sqlite3
+from .context import context_terms
 from .fused_sql import Sides
-from .keywords import plain_words, query_terms
+from .keywords import cjk_terms, count_word, plain_words, query_terms
 from .layouts import Layout
+from .schema import FTS_TOKENIZER
 
 if TYPE_CHECKING:
     from .embeddings.base import Provider
@@ -74,23 +77,41 @@ def _greatest_share(
         terms, having, texts = plain_words(q), "word_count(text, value) > 0", layout.chunks
     else:
         terms, having, texts = query_terms(q), f"{layout.chunks_fts} MATCH value", layout.chunks_fts
-    sql = f"""
-        SELECT value, bm25_ceiling(
-            (SELECT count(*) FROM {texts} WHERE {having}), (SELECT count(*) FROM {layout.chunks})
-        ) AS weight, (
-            SELECT json_group_array(id) FROM {texts}
-            WHERE {having} AND id IN (SELECT value FROM json_each(:ids))
-        ) AS ids
-        FROM (SELECT value FROM json_each(:terms))
-        """
-    params = {"terms": json.dumps(terms), "ids": json.dumps([hit.id for hit in hits])}
     try:
-        rows = conn.execute(sql, params).fetchall()
+        chunks, total = (
+            f"SELECT count(*) FROM {texts} WHERE {having}",
+            f"SELECT count(*) FROM {layout.chunks}",
+        )
+        rows = conn.execute(
+            f"SELECT value, bm25_ceiling(({chunks}), ({total})) AS weight"
+            " FROM (SELECT value FROM json_each(:terms))",
+            {"terms": json.dumps(terms)},
+        ).fetchall()
+        weights = {row["value"]: row["weight"] or 0.0 for row in rows}
+        shares = [0.0] * len(hits)
+        with closing(sqlite3.connect(":memory:")) as own:
+            _index_hits(own, hits)
+            for term, weight in weights.items():
+                if sides.substring:
+                    having_it = [n for n, hit in enumerate(hits) if count_word(hit.text, term)]
+                else:
+                    found = own.execute("select rowid from hits where hits match ?", (term,))
+                    having_it = [number for (number,) in found]
+                for number in having_it:
+                    shares[number] += weight
     except sqlite3.Error:
         return None
-    weights = {hit.id: 0.0 for hit in hits}
-    for row in rows:
-        for identifier in json.loads(row["ids"]):
-            weights[identifier] += row["weight"] or 0.0
-    total = sum(row["weight"] or 0.0 for row in rows)
-    return max(weights.values()) / total if total else None
+    all_weights = sum(weights.values())
+    return max(shares) / all_weights if all_weights else None
+
+
+def _index_hits(conn: Connection, hits: Sequence[Hit]) -> None:
+    """A full-text table of the results alone: in that of all, each word would take a search."""
+    conn.execute(f"create virtual table hits using fts5(text, cjk, context, tokenize = '{FTS_TOKENIZER}')")
+    conn.executemany(
+        "insert into hits (rowid, text, cjk, context) values (?, ?, ?, ?)",
+        (
+            (number, hit.text, cjk_terms(hit.text), *context_terms(hit.path, [(1, 1, hit.text)]))
+            for number, hit in enumerate(hits)
+        ),
+    )

@@ -24,6 +24,9 @@ _SHA256 = {
     "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
 }
 
+#: More give a core nothing, and fewer take longer where they are short.
+_TEXTS_AT_ONCE = 8
+
 #: More than a chunk; a longer query says no more, and SQL cannot interrupt the call.
 _MAX_QUERY_CHARS = 4000
 
@@ -70,7 +73,8 @@ class EmbeddedProvider(Provider):
         if workers <= 1:
             return self._encode(texts)
         with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as executor:
-            parts = [texts[start : start + 4] for start in range(0, len(texts), 4)]
+            size = min(_TEXTS_AT_ONCE, -(-len(texts) // workers))
+            parts = [texts[start : start + size] for start in range(0, len(texts), size)]
             vectors: Vectors = np.concatenate(list(executor.map(self._encode, parts)))
             return vectors
 
