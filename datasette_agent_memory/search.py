@@ -19,7 +19,7 @@ from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import NOT_ASKED, QUERY_VECTORS, Asked
 from .errors import AgentMemoryError
-from .fused_sql import Sides, Statement, build_sql
+from .fused_sql import FILTERS, Sides, Statement, build_sql
 from .keywords import has_word
 from .layouts import find_layout
 from .notices import Notice, other_width, provider_of, substring_notice, usable_sides
@@ -304,10 +304,11 @@ def _search(
         sides = replace(sides, substring=True)
 
     sql_started = time.perf_counter()
+    idle = _idle_filters(conn, index, options)
     attempts = [sides, *_narrower(sides)]
     for sides, next_sides in zip(attempts, [*attempts[1:], Sides(False, False)], strict=True):
         options = replace(options, mode=sides.mode)
-        statement = statement_of(index, q, options, sides)
+        statement = statement_of(index, q, replace(options, **idle), sides)
         attempted = time.perf_counter()
         try:
             with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
@@ -342,6 +343,23 @@ def statement_of(index: MemoryIndex, q: str, options: SearchOptions, sides: Side
     if options.is_replay:
         return build_openclaw_sql(index, q, options, sides)
     return build_sql(index.layout, q, options, sides)
+
+
+def _idle_filters(conn: Connection, index: MemoryIndex, options: SearchOptions) -> dict[str, Any]:
+    """Filters that every chunk passes, and that the statement does without: sqlite-vec looks up
+    each chunk that passes by its id."""
+    idle: dict[str, Any] = {}
+    for name, condition in FILTERS.items():
+        value = getattr(options, name)
+        if not value:
+            continue
+        failing = f"SELECT 1 FROM {index.layout.chunks} WHERE ({condition}) IS NOT TRUE LIMIT 1"
+        try:
+            if conn.execute(failing, {name: value}).fetchone() is None:
+                idle[name] = None
+        except sqlite3.Error:  # the search itself will say
+            pass
+    return idle
 
 
 def _embed_query(provider: Provider, q: str, index: MemoryIndex, asked: Asked) -> Notice | None:

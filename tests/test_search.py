@@ -134,6 +134,14 @@ def test_filters(ask, given, expected, mode):
     assert set(paths(ask("backup of the ferry", min_score=0, mode=mode, **given))) == expected
 
 
+def test_a_filter_that_every_chunk_passes_costs_nothing(ask):
+    answer = ask("backup", source="memory", path="*")
+    assert "allowed" not in answer.sql and ":source" not in answer.sql
+    assert (answer.options.source, answer.options.path) == ("memory", "*")
+    assert paths(answer) == paths(ask("backup"))
+    assert ":source" in ask("backup", source="sessions").sql
+
+
 def test_filters_come_before_the_candidates_are_cut(ask):
     # With one candidate a side, a filter afterwards would leave nothing of the ferry.
     answer = ask("backup backup backup", k=1, candidate_multiplier=1, path="memory/2026-03*", min_score=0)
