@@ -187,7 +187,8 @@ def search(
         datasette agent-memory search "backups" --why memory/2026-01-25-backup-restore.md:4
     """
     from .connections import open_readonly
-    from .explain import Explainer, NothingToExplain, parse_place
+    from .explain import Explainer
+    from .explanation import NothingToExplain, parse_place
     from .search import ask
 
     given = given_parameters(options)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
 import click
-from datasette.utils import add_cors_headers, tilde_decode, tilde_encode
-from datasette.utils.asgi import Forbidden, NotFound, Response
+from datasette.utils.asgi import Forbidden, Response
 
 from .config import (
-    FALSE,
     PARAMETERS,
     PLUGIN_NAME,
-    TRUE,
     ParameterError,
     configured_options,
     embedding_settings,
@@ -31,45 +26,25 @@ from .connections import sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.queries import NOT_ASKED
 from .embeddings.server import fetch_query_vector, load_secrets, providers_of
-from .errors import AgentMemoryError
-from .explain import Explainer, Explanation, NothingToExplain, parse_place
-from .files import FileNotIndexed, IndexedFile, list_paths, read_file
-from .layouts import find_layout
+from .explain import Explainer
+from .explanation import Explanation, NothingToExplain, parse_place
+from .files import IndexedFile, list_paths, read_file
 from .schema import MemoryIndex
-from .search import Answer, NotAMemoryDatabase, query_provider, search
+from .search import Answer, query_provider, search
 from .status import read_status
-
-View = Callable[[Any, Any], Awaitable[Response]]
-
-
-class BadRequest(AgentMemoryError):
-    """The request cannot be answered as it is; the message says why."""
-
-
-def view(function: View) -> View:
-    """Turn what a view raises into a page, or into JSON where JSON was asked for."""
-
-    @wraps(function)
-    async def wrapped(request: Any, datasette: Any) -> Response:
-        as_json = bool(request.url_vars.get("format"))
-        try:
-            response = await function(request, datasette)
-        except (BadRequest, ParameterError) as error:
-            response = await _error(datasette, request, str(error), 400, as_json)
-        except Forbidden as error:
-            if not as_json:
-                raise
-            response = await _error(datasette, request, str(error) or "Permission denied", 403, as_json)
-        except (NotFound, NotAMemoryDatabase, FileNotIndexed) as error:
-            response = await _error(datasette, request, str(error), 404, as_json)
-        except sqlite3.Error as error:
-            message = f"This database cannot be read: {error}"
-            response = await _error(datasette, request, message, 503, as_json)
-        if as_json and datasette.cors:
-            add_cors_headers(response.headers)
-        return response
-
-    return wrapped
+from .web import (
+    BadRequest,
+    ensure_readable,
+    flag,
+    is_1_0,
+    line_number,
+    may_execute_sql,
+    memory_path,
+    readable_database,
+    render,
+    sql_path,
+    view,
+)
 
 
 @view
@@ -84,11 +59,11 @@ async def search_page(request: Any, datasette: Any) -> Response:
         if shape == "openclaw":
             return Response.json(answer.as_openclaw())
         explanations = []
-        if _flag(request, "explain"):
+        if flag(request, "explain"):
             explanations = await database.execute_fn(lambda conn: found.explainer(conn).hits())
         return Response.json(answer.as_json(explanations))
-    path = _memory_path(datasette, database)
-    return await _render(
+    path = memory_path(datasette, database)
+    return await render(
         datasette,
         request,
         "agent_memory_search.html",
@@ -106,8 +81,8 @@ async def search_page(request: Any, datasette: Any) -> Response:
             "page_path": path,
             "json_path": f"{path}.json?{request.query_string}",
             "sql_path": (
-                _sql_path(datasette, database, answer)
-                if await _may_execute_sql(datasette, request.actor, database.name)
+                sql_path(datasette, database, answer)
+                if await may_execute_sql(datasette, request.actor, database.name)
                 else None
             ),
         },
@@ -135,8 +110,8 @@ async def explain_page(request: Any, datasette: Any) -> Response:
                 "explanations": [explanation.as_json() for explanation in explanations],
             }
         )
-    page_path = _memory_path(datasette, found.database)
-    return await _render(
+    page_path = memory_path(datasette, found.database)
+    return await render(
         datasette,
         request,
         "agent_memory_explain.html",
@@ -168,8 +143,8 @@ async def agent_page(request: Any, datasette: Any) -> Response:
     theirs = await _search(request, datasette, {"preset": "openclaw"})
     if request.url_vars["format"]:
         return Response.json({"ok": True, "search": ours.answer.as_json(), "agent": theirs.answer.as_json()})
-    page_path = _memory_path(datasette, ours.database)
-    return await _render(
+    page_path = memory_path(datasette, ours.database)
+    return await render(
         datasette,
         request,
         "agent_memory_agent.html",
@@ -187,12 +162,12 @@ async def agent_page(request: Any, datasette: Any) -> Response:
 @view
 async def file_page(request: Any, datasette: Any) -> Response:
     """One file as it is indexed, with its chunks."""
-    database = await _readable_database(request, datasette)
+    database = await readable_database(request, datasette)
     path = request.args.get("path")
     if not path:
         raise BadRequest("path must be given")
-    start = _line_number(request, "from") or 1
-    count = _line_number(request, "lines")
+    start = line_number(request, "from") or 1
+    count = line_number(request, "lines")
     file: IndexedFile = await database.execute_fn(lambda conn: read_file(conn, path))
     if request.url_vars["format"]:
         return Response.json(
@@ -210,8 +185,8 @@ async def file_page(request: Any, datasette: Any) -> Response:
                 ],
             }
         )
-    memory_path = _memory_path(datasette, database)
-    return await _render(
+    page_path = memory_path(datasette, database)
+    return await render(
         datasette,
         request,
         "agent_memory_file.html",
@@ -223,8 +198,8 @@ async def file_page(request: Any, datasette: Any) -> Response:
             "ranges": dict.fromkeys(
                 (chunk.start_line, min(chunk.end_line, len(file.lines))) for chunk in file.chunks
             ),
-            "page_path": memory_path,
-            "json_path": f"{memory_path}/file.json?{urlencode({'path': path})}",
+            "page_path": page_path,
+            "json_path": f"{page_path}/file.json?{urlencode({'path': path})}",
         },
     )
 
@@ -232,13 +207,13 @@ async def file_page(request: Any, datasette: Any) -> Response:
 @view
 async def status_page(request: Any, datasette: Any) -> Response:
     """What the index of one database holds."""
-    database = await _readable_database(request, datasette)
+    database = await readable_database(request, datasette)
     await load_secrets(datasette)
     status = await database.execute_fn(lambda conn: read_status(conn, providers_of(datasette)))
     if request.url_vars["format"]:
         return Response.json(status)
-    path = _memory_path(datasette, database)
-    return await _render(
+    path = memory_path(datasette, database)
+    return await render(
         datasette,
         request,
         "agent_memory_status.html",
@@ -254,7 +229,7 @@ async def status_page(request: Any, datasette: Any) -> Response:
 @view
 async def home_page(request: Any, datasette: Any) -> Response:
     """The memory databases that the visitor may read."""
-    if _is_1_0(datasette):
+    if is_1_0(datasette):
         await datasette.ensure_permission(action="view-instance", actor=request.actor)
     else:
         await datasette.ensure_permissions(request.actor, ["view-instance"])
@@ -267,13 +242,13 @@ async def home_page(request: Any, datasette: Any) -> Response:
         databases.append(
             {
                 "name": database.name,
-                "path": _memory_path(datasette, database),
+                "path": memory_path(datasette, database),
                 "files": files,
                 "model": index.model,
                 "provider": index.provider,
             }
         )
-    return await _render(
+    return await render(
         datasette, request, "agent_memory_home.html", {"databases": databases, "page_path": ""}
     )
 
@@ -307,9 +282,7 @@ def memory_menu_links(datasette: Any, actor: Any) -> Callable[[], Awaitable[list
         if not found:
             return []
         path = (
-            _memory_path(datasette, found[0][0])
-            if len(found) == 1
-            else datasette.urls.path("/-/agent-memory")
+            memory_path(datasette, found[0][0]) if len(found) == 1 else datasette.urls.path("/-/agent-memory")
         )
         return [{"href": path, "label": "Agent memory"}]
 
@@ -322,7 +295,7 @@ def memory_database_actions(
     async def actions() -> list[dict[str, str]]:
         return [
             {
-                "href": _memory_path(datasette, found),
+                "href": memory_path(datasette, found),
                 "label": "Search agent memory",
                 "description": "What the agent remembers, with every score explained",
             }
@@ -357,7 +330,7 @@ class _Search:
 
 async def _search(request: Any, datasette: Any, more: Mapping[str, str] = MappingProxyType({})) -> _Search:
     """The search that a request asks for, with `more` parameters in place of its own."""
-    database = await _readable_database(request, datasette)
+    database = await readable_database(request, datasette)
     q = request.args.get("q") or ""
     given = {**{name: request.args.get(name) for name in PARAMETERS}, **more}
     configured = configured_options(datasette, database.name)
@@ -375,66 +348,6 @@ async def _search(request: Any, datasette: Any, more: Mapping[str, str] = Mappin
 
     answer = await database.execute_fn(lambda conn: run(conn, given))
     return _Search(database, answer, given, run, time_limit_ms)
-
-
-def _flag(request: Any, name: str) -> bool:
-    value = (request.args.get(name) or "0").strip().lower()
-    if value not in TRUE | FALSE:
-        raise BadRequest(f"{name} must be 0 or 1, not {value[:40]!r}")
-    return value in TRUE
-
-
-async def _readable_database(request: Any, datasette: Any) -> Any:
-    """The database of the request; raises NotFound, Forbidden and NotAMemoryDatabase."""
-    try:
-        database = datasette.get_database(route=tilde_decode(request.url_vars["database"]))
-    except KeyError:
-        raise NotFound("No such database") from None
-    layout = await database.execute_fn(find_layout)
-    await _ensure_readable(datasette, request.actor, database.name, layout.chunks if layout else None)
-    if layout is None:
-        raise NotAMemoryDatabase
-    return database
-
-
-def _is_1_0(datasette: Any) -> bool:
-    """Whether this is the line of Datasette with resources in its permission checks."""
-    return hasattr(datasette, "ensure_permission")
-
-
-async def _ensure_readable(datasette: Any, actor: Any, database: str, table: str | None) -> None:
-    """Raise Forbidden unless the actor may view the table, or with no table the database."""
-    if _is_1_0(datasette):
-        from datasette.resources import DatabaseResource, TableResource
-
-        if table is None:
-            await datasette.ensure_permission(
-                action="view-database", resource=DatabaseResource(database), actor=actor
-            )
-        else:
-            await datasette.ensure_permission(
-                action="view-table", resource=TableResource(database, table), actor=actor
-            )
-    else:
-        table_first = [("view-table", (database, table))] if table else []
-        await datasette.ensure_permissions(
-            actor, [*table_first, ("view-database", database), "view-instance"]
-        )
-
-
-async def _may_execute_sql(datasette: Any, actor: Any, database: str) -> bool:
-    if _is_1_0(datasette):
-        from datasette.resources import DatabaseResource
-
-        allowed = await datasette.allowed(
-            action="execute-sql", resource=DatabaseResource(database), actor=actor
-        )
-    else:
-        # The editor is on the database's own page.
-        allowed = await datasette.permission_allowed(
-            actor, "execute-sql", resource=database, default=True
-        ) and await datasette.permission_allowed(actor, "view-database", resource=database, default=True)
-    return bool(allowed)
 
 
 def _attached(datasette: Any) -> list[Any]:
@@ -461,43 +374,8 @@ async def _memory_databases(
     readable = []
     for database, index in await _indexes(_attached(datasette) if databases is None else databases):
         try:
-            await _ensure_readable(datasette, actor, database.name, index.layout.chunks)
+            await ensure_readable(datasette, actor, database.name, index.layout.chunks)
         except Forbidden:
             continue
         readable.append((database, index))
     return readable
-
-
-def _memory_path(datasette: Any, database: Any) -> str:
-    return str(datasette.urls.path(f"/{tilde_encode(database.route)}/-/agent-memory"))
-
-
-def _sql_path(datasette: Any, database: Any, answer: Answer) -> str:
-    """Datasette's SQL editor with this search's statement and parameters."""
-    page = datasette.urls.database(database.name)
-    if _is_1_0(datasette):
-        page = f"{page}/-/query"
-    return f"{page}?{urlencode({'sql': answer.sql, **answer.params})}"
-
-
-def _line_number(request: Any, name: str) -> int | None:
-    text = request.args.get(name)
-    if not text:
-        return None
-    # No file has more lines than 18 digits can say.
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
-        raise BadRequest(f"{name} must be a whole number from 1")
-    return int(text)
-
-
-async def _render(datasette: Any, request: Any, template: str, context: dict[str, Any]) -> Response:
-    return Response.html(await datasette.render_template(template, context, request=request))
-
-
-async def _error(datasette: Any, request: Any, message: str, status: int, as_json: bool) -> Response:
-    if as_json:
-        body = {"ok": False, "error": message, "errors": [message], "status": status}
-        return Response(json.dumps(body), status=status, content_type="application/json; charset=utf-8")
-    context = {"message": message, "status": status}
-    html = await datasette.render_template("agent_memory_error.html", context, request=request)
-    return Response.html(html, status=status)

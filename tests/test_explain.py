@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from datasette.cli import cli
 
 from datasette_agent_memory.connections import open_readonly
-from datasette_agent_memory.explain import Explainer, NothingToExplain, parse_place
+from datasette_agent_memory.explain import Explainer
+from datasette_agent_memory.explanation import NothingToExplain, parse_place
 from datasette_agent_memory.search import ask
 
 NOTES = {
