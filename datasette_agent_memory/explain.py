@@ -27,6 +27,8 @@ from .search import Answer, score_parts, statement_of
 
 #: More chunks of a file than this are not explained at once.
 _MAX_CHUNKS = 20
+#: Of more chunks than these, fewer are put in order.
+_MANY_CHUNKS, _LARGE_DEPTH = 20_000, 1024
 #: So many changes of settings are tried one after another.
 _MAX_REMEDIES = 6
 #: Below any score, which may be a negative cosine.
@@ -151,33 +153,65 @@ class Explainer:
         ).fetchone()
 
     def _words(self, identifier: str) -> list[Word]:
+        texts, having = self._word_source
+        place = "id = :id"
+        if texts == self._layout.chunks_fts and self._has_its_place(identifier):
+            # A row that is known by its number need not be looked for among all with the word.
+            place = f"rowid = (SELECT rowid FROM {self._layout.chunks} WHERE id = :id)"
+        rows = self._run(
+            f"SELECT value FROM (SELECT value FROM json_each(:terms))"
+            f" WHERE EXISTS (SELECT 1 FROM {texts} WHERE {having} AND {place})",
+            {"terms": json.dumps([term for term, *_ in self._terms]), "id": identifier},
+        )
+        here = {row["value"] for row in rows}
+        return [Word(term, chunks, weight, term in here) for term, chunks, weight in self._terms]
+
+    def _has_its_place(self, identifier: str) -> bool:
+        """Whether a chunk's row of the full-text table has its rowid, as in an index of ours."""
+        chunks, fts = self._layout.chunks, self._layout.chunks_fts
+        query = f"SELECT 1 FROM {chunks} JOIN {fts} ON {fts}.rowid = {chunks}.rowid"
+        rows = self._run(f"{query} WHERE {chunks}.id = :id AND {fts}.id = :id", {"id": identifier})
+        return bool(rows)
+
+    @cached_property
+    def _terms(self) -> list[tuple[str, int, float]]:
+        """The terms of the question, how many chunks have each, and the most that it adds to bm25."""
         if not self._answer.sides.text:
             return []
-        texts, having = self._layout.chunks_fts, f"{self._layout.chunks_fts} MATCH value"
         if self._answer.sides.substring:
             terms = plain_words(self._answer.q)
-            texts, having = self._layout.chunks, "word_count(text, value) > 0"
         elif self._options.is_replay:
             terms = [f'"{word}"' for word in openclaw_tokens(self._answer.q)]
         else:
             terms = query_terms(self._answer.q, self._options.match)
+        texts, having = self._word_source
         total = f"(SELECT count(*) FROM {self._layout.chunks})"
         rows = self._run(
-            f"SELECT term, chunks, in_chunk, bm25_ceiling(chunks, {total}) AS weight\nFROM (\n"
-            f"  SELECT value AS term, (SELECT count(*) FROM {texts} WHERE {having}) AS chunks,\n"
-            f"    EXISTS (SELECT 1 FROM {texts} WHERE {having} AND id = :id) AS in_chunk\n"
-            "  FROM (SELECT value FROM json_each(:terms))\n)",
-            {"terms": json.dumps(terms), "id": identifier},
+            f"SELECT value, chunks, bm25_ceiling(chunks, {total}) AS weight\n"
+            f"FROM (SELECT value, (SELECT count(*) FROM {texts} WHERE {having}) AS chunks\n"
+            "  FROM (SELECT value FROM json_each(:terms)))",
+            {"terms": json.dumps(terms)},
         )
-        return [Word(row["term"], row["chunks"], row["weight"] or 0.0, bool(row["in_chunk"])) for row in rows]
+        return [(row["value"], row["chunks"], row["weight"] or 0.0) for row in rows]
+
+    @property
+    def _word_source(self) -> tuple[str, str]:
+        """The table that words are looked for in, and the condition that it has one."""
+        if self._answer.sides.substring:
+            return self._layout.chunks, "word_count(text, value) > 0"
+        return self._layout.chunks_fts, f"{self._layout.chunks_fts} MATCH value"
 
     # The search as a whole
 
     @cached_property
     def _wide(self) -> Statement:
-        """The search with as many candidates as there can be."""
-        options = replace(self._options, k=MAX_CANDIDATES, candidate_multiplier=1)
+        """The search with as many candidates as can be had in time."""
+        options = replace(self._options, k=self._depth, candidate_multiplier=1)
         return statement_of(self._answer.index, self._answer.q, options, self._answer.sides)
+
+    @property
+    def _depth(self) -> int:
+        return MAX_CANDIDATES if self._answer.index.chunk_count <= _MANY_CHUNKS else _LARGE_DEPTH
 
     @cached_property
     def _text_places(self) -> dict[str, Any]:
@@ -319,7 +353,7 @@ class Explainer:
             elif not row["is_embedded"]:
                 details.append("no vector")
             else:
-                details.append("not among the nearest by vectors")
+                details.append(f"not among the {self._depth:,} nearest by vectors")
         if self._answer.sides.text:
             if found.text_place is not None:
                 details.append(f"place {found.text_place:,} by keywords")
