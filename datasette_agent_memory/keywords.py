@@ -33,7 +33,11 @@ _CJK_CHARACTERS = (
 CJK_RUN = re.compile(f"[{_CJK_CHARACTERS}]+")
 _WORD = re.compile(r"\w+")
 # Names that are others without their last signs: C++, C#.
-_SIGNED_NAME = re.compile(r"(?<![\w+#])(\w+?)([+#]+)(?![\w+#])")
+_OTHER = f"(?:(?![{_CJK_CHARACTERS}])\\w)"
+_SIGNED_NAME = re.compile(f"({_OTHER}+?)([+#]+)")
+_LAST_SIGNS = re.compile(f"(?<=\\w)[+#]+(?!{_OTHER}|[+#])")
+_NAME_AT_END = re.compile(f"(?<![+#])(?<!{_OTHER}){_OTHER}+$")
+_LONGEST_SIGNED = 40
 _SIGNS = str.maketrans({"+": "plus", "#": "sharp"})
 _CJK_OR_OTHER = re.compile(f"([{_CJK_CHARACTERS}]+)")
 
@@ -91,7 +95,7 @@ def plain_words(text: str) -> list[str]:
             if CJK_RUN.fullmatch(part):
                 words |= dict.fromkeys(_bigrams(part) or [part])
             elif has_word(part):
-                words[part.strip(_GLUE) if part != word else part] = None
+                words[part if part == word else part.lstrip(_GLUE).rstrip(_TRAILING)] = None
     return ([word for word in words if word not in STOP_WORDS] or list(words))[:MAX_TERMS]
 
 
@@ -105,9 +109,8 @@ def count_word(text: str, word: str) -> int:
 @lru_cache(maxsize=MAX_TERMS)
 def _whole_word(word: str) -> re.Pattern[str]:
     # Beside CJK no space stands between words.
-    other = f"(?:(?![{_CJK_CHARACTERS}])\\w)"
-    before = f"(?<!{other})" if word and word[0].isalnum() and not CJK_RUN.match(word[0]) else ""
-    after = f"(?!{other})" if word and word[-1].isalnum() and not CJK_RUN.match(word[-1]) else ""
+    before = f"(?<!{_OTHER})" if word and word[0].isalnum() and not CJK_RUN.match(word[0]) else ""
+    after = f"(?!{_OTHER})" if word and word[-1].isalnum() and not CJK_RUN.match(word[-1]) else ""
     return re.compile(before + re.escape(word) + after)
 
 
@@ -151,7 +154,11 @@ def hidden_words(text: str) -> list[str]:
     """Words of a text that unicode61 does not see in it: cplusplus for C++, and the plain
     forms of full-width letters and digits."""
     plain = normalised(text)
-    words = [_spelt_out(match[1], match[2]) for match in _SIGNED_NAME.finditer(plain)]
+    words = []
+    for signs in _LAST_SIGNS.finditer(plain):
+        name = _NAME_AT_END.search(plain[max(0, signs.start() - _LONGEST_SIGNED) : signs.start()])
+        if name:
+            words.append(_spelt_out(name[0], signs[0]))
     if plain != text:
         seen = set(_WORD.findall(text))
         words += [word for word in _WORD.findall(plain) if word not in seen and not CJK_RUN.search(word)]
@@ -170,14 +177,7 @@ def has_word(text: object) -> bool:
 
 def _terms_of_word(word: str, whole_runs: bool) -> Iterator[str]:
     if not CJK_RUN.search(word):
-        signed = _SIGNED_NAME.fullmatch(word)
-        if signed is None:
-            yield _quote(word)
-        elif whole_runs:
-            yield f"({_quote(_spelt_out(*signed.groups()))} OR {_quote(signed[1])})"
-        else:
-            # The name without its signs as well: the text, or the index, may be without.
-            yield from (_quote(_spelt_out(*signed.groups())), _quote(signed[1]))
+        yield from _terms_of_name(word, as_one=whole_runs)
         return
     for part in _CJK_OR_OTHER.split(word):
         if CJK_RUN.fullmatch(part):
@@ -191,7 +191,22 @@ def _terms_of_word(word: str, whole_runs: bool) -> Iterator[str]:
                 yield from map(_quote, bigrams)
         else:
             # Beside CJK, a name's parts may stand in two columns: no phrase holds them.
-            yield from (_quote(piece) for piece in re.findall(r"\w+", part) if has_word(piece))
+            for piece in re.findall(r"\w+[+#]*", part):
+                yield from _terms_of_name(piece)
+
+
+def _terms_of_name(word: str, as_one: bool = False) -> Iterator[str]:
+    signed = _SIGNED_NAME.fullmatch(word)
+    if signed is None:
+        if has_word(word):
+            yield _quote(word)
+        return
+    spelt_out, plain = _quote(_spelt_out(*signed.groups())), _quote(signed[1])
+    # The name without its signs as well: the text, or the index, may be without.
+    if as_one:
+        yield f"({spelt_out} OR {plain})"
+    else:
+        yield from (spelt_out, plain)
 
 
 def _bigrams(run: str) -> list[str]:
