@@ -368,6 +368,10 @@ def evaluate(
             echo(f"With {measured or 'keywords only'}:", err=True)
             indexed = Memories.of_workspaces(asked, root, {"providers": [measured]}, Announcer())
             memories = stack.enter_context(indexed)
+        unknown = memories.unknown_places()
+        if unknown:
+            more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            echo(f"No chunk has {unknown[0]}{more}: what is not indexed counts as not found", err=True)
         progress = stack.enter_context(ProgressBar("Evaluating"))
         found = memories.run(given, progress.at)
         compared_with = {name: memories.run(other, progress.at) for name, other in others.items()}

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import PARAMETERS, ParameterError
-from .evaluation import MEASURES, Measured, Memories, Query, score_query
+from .evaluation import MEASURES, Measured, Memories, Query, as_cell, score_query
 
 #: Of the difference of each measure.
 _CONFIDENCE = 0.95
 _RESAMPLES = 10_000
 _FOLDS = 5
+#: With fewer an interval says nothing.
+_FEW_QUESTIONS = 20
 #: The same questions give the same folds, samples and numbers.
 _SEED = 2026
 
@@ -93,7 +95,7 @@ def as_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
         differences = row.get("difference")
         for name in shown:
             values.append(_interval(**differences[name]) if differences else "")
-        lines.append(f"| {row['options']} | " + " | ".join(values) + " |")
+        lines.append(f"| {as_cell(row['options'])} | " + " | ".join(values) + " |")
     intervals = (
         f"Δ: mean difference to the first row, and its {_CONFIDENCE:.0%} interval by paired bootstrap."
     )
@@ -170,7 +172,9 @@ class Tuning:
 
     def as_text(self) -> str:
         settings = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in self.settings.items())
-        if self.low > 0:
+        if self.questions < _FEW_QUESTIONS:
+            verdict = "These are too few questions to tell anything by."
+        elif self.low > 0:
             verdict = "The gain is beyond chance."
         elif self.high < 0:
             verdict = "They are worse than what there is."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .keywords import cjk_terms, hidden_words
 from .sql_functions import date_of_path
 
-_HEADING = re.compile(r" {0,3}(#{1,6})\s+(.*?)\s*#*\s*")
+_HEADING = re.compile(r" {0,3}(#{1,6})\s(.*)", re.DOTALL)
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 #: A heading says what it is about at its beginning.
 _MAX_HEADING_CHARS = 200
@@ -61,8 +61,15 @@ def _path_words(path: str) -> str:
     day = date_of_path(path)
     if day is not None:
         month = _MONTHS[day.month - 1]
-        words += f" {day.day} {month} {month[:3]} {day.year} {day.year}年{day.month}月{day.day}日"
+        # As people write it: 5 January, January 5th, 20260105, 1月5日.
+        words += f" {day.day} {month} {month[:3]} {day.year} {_ordinal(day.day)} {day:%Y%m%d}"
+        words += f" {day.year}年{day.month}月{day.day}日"
     return words
+
+
+def _ordinal(day: int) -> str:
+    ending = "th" if day in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+    return f"{day}{ending}"
 
 
 def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
@@ -82,9 +89,10 @@ def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
             if number > seen:
                 if _FENCE.match(line):
                     in_fence = not in_fence
-                match = None if in_fence else _HEADING.fullmatch(line)
-                if match and match[2]:
-                    heading = _Heading(number, len(match[1]), match[2][:_MAX_HEADING_CHARS])
+                match = None if in_fence else _HEADING.match(line)
+                title = match[2].strip().rstrip("#").rstrip() if match else ""
+                if match and title:
+                    heading = _Heading(number, len(match[1]), title[:_MAX_HEADING_CHARS])
                     trail = [one for one in trail if one.level < heading.level] + [heading]
             if not has_text and line.strip():
                 # The headings that a chunk begins with end those before it.

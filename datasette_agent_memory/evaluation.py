@@ -18,12 +18,14 @@ from .embeddings.base import EmbeddingError
 from .errors import AgentMemoryError
 from .ingest import IndexSettings, update_index
 from .report import IndexIncomplete, Listener
-from .search import Hit, ask
+from .schema import MemoryIndex
+from .search import Hit, NotAMemoryDatabase, ask
 from .sources import SourceError, UnreadableFile, find_files, read_source
 
 MEASURES = ("recall@6", "hit@6", "MRR", "nDCG@10", "chars@6")
 
 _ADVERSARIAL = "adversarial"
+_UNCATEGORISED = "uncategorised"
 _CUTOFF = 6
 #: Seconds that a query may wait for its vector: a measurement need not be quick.
 _PATIENCE_S = 60.0
@@ -48,10 +50,11 @@ Ranked = tuple[str, int, int, float]
 
 def read_queries(file: Path) -> list[Query]:
     """The queries of a JSON lines file; raises QueriesError."""
-    queries = []
+    queries: list[Query] = []
+    ids: set[str] = set()
     try:
         # Not splitlines(): a JSON string may hold other line separators.
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise QueriesError(f"{file}: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -62,17 +65,20 @@ def read_queries(file: Path) -> list[Query]:
             relevant = [entry.rpartition(":") for entry in row["relevant"]]
             queries.append(
                 Query(
-                    str(row["id"]),
-                    str(row.get("workspace") or ""),
-                    str(row["query"]),
+                    _text(row["id"]),
+                    _text(row.get("workspace") or ""),
+                    _text(row["query"]),
                     frozenset((path, int(line_number)) for path, _, line_number in relevant),
-                    str(row.get("category") or "uncategorised"),
+                    _text(row.get("category") or _UNCATEGORISED),
                 )
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise QueriesError(
                 f"{file}:{number}: is no query with id, query and relevant lines ({error})"
             ) from error
+        if queries[-1].id in ids:
+            raise QueriesError(f"{file}:{number}: has the id {queries[-1].id!r} of another query")
+        ids.add(queries[-1].id)
         if not queries[-1].relevant:
             raise QueriesError(f"{file}:{number}: has no relevant lines")
     if not queries:
@@ -134,6 +140,23 @@ class Memories:
     def of_database(cls, queries: Sequence[Query], database: Path) -> Memories:
         """All queries are asked of one database, whatever their workspaces are called."""
         return cls(queries, {query.workspace: database for query in queries}, None)
+
+    def unknown_places(self) -> list[str]:
+        """The answering lines that no chunk of their index has, as path:line."""
+        unknown: dict[str, None] = {}
+        for database in dict.fromkeys(self._databases.values()):
+            with open_readonly(database) as conn:
+                index = MemoryIndex.read(conn)
+                if index is None:
+                    raise NotAMemoryDatabase
+                where = "path = ? AND ? BETWEEN start_line AND end_line LIMIT 1"
+                query = f"SELECT 1 FROM {index.layout.chunks} WHERE {where}"
+                for one in self._queries:
+                    if self._databases[one.workspace] == database:
+                        for path, line in sorted(one.relevant):
+                            if conn.execute(query, (path, line)).fetchone() is None:
+                                unknown[f"{path}:{line}"] = None
+        return list(unknown)
 
     def run(self, given: Mapping[str, object], progress: Callable[[int, int], None]) -> Measured:
         """Ask all queries with these search parameters."""
@@ -227,6 +250,8 @@ def summarise(
         scores[query.category].append(score)
     if len(scores["no-adversarial"]) in (0, len(scores["overall"])):
         del scores["no-adversarial"]
+    if set(scores) == {"overall", _UNCATEGORISED}:
+        del scores[_UNCATEGORISED]
     order = ["overall", *(["no-adversarial"] if "no-adversarial" in scores else [])]
     order += sorted(set(scores) - set(order))
     return {
@@ -246,8 +271,18 @@ def as_table(summary: Mapping[str, Mapping[str, float]]) -> str:
     ]
     for name, row in summary.items():
         values = [f"{row[measure]:.3f}" for measure in MEASURES[:-1]] + [f"{row[MEASURES[-1]]:.0f}"]
-        lines.append(f"| {name} | {row['n']:.0f} | " + " | ".join(values) + " |")
+        lines.append(f"| {as_cell(name)} | {row['n']:.0f} | " + " | ".join(values) + " |")
     return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    # JSON can hold half of a character, which no file can.
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def as_cell(text: str) -> str:
+    """A text as a cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def _discounted(gains: Sequence[int]) -> float:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from datasette.utils import sqlite_timelimit
@@ -21,7 +23,7 @@ from .connections import Connection, snapshot, sqlite3
 from .explanation import Explanation, Step, Word
 from .fused_sql import FILTERS, Statement
 from .keywords import plain_words, query_terms
-from .openclaw import openclaw_tokens
+from .openclaw import openclaw_keywords, openclaw_tokens
 from .schema import as_line, as_text
 from .search import Answer, score_parts, statement_of
 
@@ -30,7 +32,11 @@ _MAX_CHUNKS = 20
 #: Of more chunks than these, fewer are put in order.
 _MANY_CHUNKS, _LARGE_DEPTH = 20_000, 1024
 #: So many changes of settings are tried one after another.
-_MAX_REMEDIES = 6
+_MAX_REMEDIES = 10
+#: How many times the time limit of a statement the whole may take.
+_PATIENCE = 5
+#: How much of a chunk says which one it is.
+_BEGINNING_CHARS = 60
 #: Below any score, which may be a negative cosine.
 _NO_MINIMUM = -1e9
 
@@ -51,20 +57,27 @@ class Explainer:
         self._time_limit_ms = time_limit_ms
         self._options = answer.options
         self._layout = answer.index.layout
-        self._ids = [hit.id for hit in answer.hits]
+        self._hits = {hit.id: hit for hit in answer.hits}
+        self._deadline = time.monotonic() + time_limit_ms / 1000 * _PATIENCE if time_limit_ms else None
+        #: Whether something could not be had in time, and so is not known.
+        self._is_cut_short = False
 
     def hits(self) -> list[Explanation]:
-        """Of each result."""
+        """Of each result, the first _MAX_CHUNKS of them."""
         with snapshot(self._conn):
-            return [self._chunk(hit.id) for hit in self._answer.hits]
+            return [self._chunk(hit.id) for hit in self._answer.hits[:_MAX_CHUNKS]]
 
     def place(self, path: str, line: int | None = None) -> list[Explanation]:
         """Of each chunk of a file, or each with that line; of the place itself where there is none."""
         with snapshot(self._conn):
+            paths = self._paths(path)
+            if len(paths) > 1:
+                step = Step("indexed", False, f"several files end so: {', '.join(paths)}; say which")
+                return [Explanation(path, start_line=line, end_line=line, steps=[step])]
             rows = self._conn.execute(
                 f"SELECT id, start_line, end_line FROM {self._layout.chunks} WHERE path = ?"
                 " ORDER BY start_line, rowid",
-                (self._full_path(path),),
+                (paths[0] if paths else path,),
             ).fetchall()
             ids = [
                 as_text(identifier)
@@ -76,25 +89,34 @@ class Explainer:
                 return [self._nowhere(path, line, last)]
             return [self._chunk(identifier) for identifier in ids[:_MAX_CHUNKS]]
 
-    def _full_path(self, path: str) -> str:
-        """The path in the index that is meant, by its end if that is of one alone."""
-        paths = self._conn.execute(
+    def _paths(self, path: str) -> list[str]:
+        """The path in the index that is meant; several where it is the end of several, up to three."""
+        root = self._answer.index.meta.get("root")
+        if isinstance(root, str) and path.startswith(root.rstrip("/") + "/"):
+            path = path[len(root.rstrip("/")) + 1 :]
+        path = path.removeprefix("./")
+        rows = self._conn.execute(
             f"SELECT DISTINCT path FROM {self._layout.chunks} WHERE path = :path"
-            " OR substr(path, -length(:path) - 1) = '/' || :path LIMIT 3",
+            " OR substr(path, -length(:path) - 1) = '/' || :path ORDER BY path <> :path, path LIMIT 3",
             {"path": path},
         ).fetchall()
-        found = [as_text(row[0]) for row in paths]
-        return found[0] if len(found) == 1 and path not in found else path
+        found = [as_text(row[0]) for row in rows]
+        return [path] if path in found else found
 
     def _nowhere(self, path: str, line: int | None, last: int) -> Explanation:
         if last:
             detail = f"the file is indexed up to line {last}, and no chunk has line {line}"
         elif self._is_known(path):
             detail = "the file is in the index, and has no text in it"
+        elif not path.endswith(".md"):
+            detail = "no such file in the index, which has files whose names end in .md alone"
         else:
-            detail = "no such file in the index; datasette agent-memory index adds what its folder has"
+            detail = (
+                "no such file in the index; datasette agent-memory index takes MEMORY.md, memory.md and "
+                "memory/**/*.md of its folder, and --extra others"
+            )
         step = Step("indexed", False, detail)
-        return Explanation(path, line, line, steps=[step])
+        return Explanation(path, start_line=line, end_line=line, steps=[step])
 
     def _is_known(self, path: str) -> bool:
         if not self._answer.index.has_files:
@@ -106,30 +128,47 @@ class Explainer:
 
     def _chunk(self, identifier: str, is_asked: bool = True) -> Explanation:
         row = self._row(identifier)
-        found = Explanation(as_text(row["path"]), as_line(row["start_line"]), as_line(row["end_line"]))
-        if identifier in self._ids:
-            found.position = self._ids.index(identifier) + 1
+        if row is None:  # since a moment ago
+            step = Step("indexed", False, "it is gone from the index since the search")
+            return Explanation(self._hits[identifier].path, identifier, steps=[step])
+        found = Explanation(
+            as_text(row["path"]),
+            identifier,
+            " ".join(as_text(row["begins"]).split()),
+            as_line(row["start_line"]),
+            as_line(row["end_line"]),
+        )
         found.cosine, found.passage = row["cosine"], row["passage"]
         found.words = self._words(identifier)
         text = self._text_places.get(identifier)
         if text is not None:
             found.text_place, found.bm25 = text["place"], text["bm25"]
             found.every_word = None if text["every_word"] is None else bool(text["every_word"])
-            found.text_score = text["text_score"]
         vector = self._vector_places.get(identifier)
         if vector is not None:
             found.vector_place, found.vector_score = vector["place"], vector["vector_score"]
-        candidate = self._candidates.get(identifier)
-        if candidate is not None:
+        nearest = self._nearest_places.get(identifier)
+        found.nearest_place = nearest["place"] if nearest else None
+        hit, candidate = self._hits.get(identifier), self._candidates.get(identifier)
+        if hit is not None:
+            found.position = list(self._hits).index(identifier) + 1
+            found.score, found.decay, found.age_days = hit.score, hit.decay, hit.age_days
+            found.vector_score, found.text_score = hit.vector_score, hit.text_score
+        elif candidate is not None:
             found.score = candidate["score"]
             found.vector_score, found.text_score = candidate["vector_score"], candidate["text_score"]
             found.decay, found.age_days = candidate["decay"], candidate["age_days"]
+        if found.score is not None:
             found.parts = score_parts(found.vector_score, found.text_score, found.decay, self._options)
-        found.rules = self._rules(found)
         found.steps = self._steps(found, identifier, row)
-        if is_asked and not found.returned:
+        found.rules = self._rules(found)
+        if is_asked and not found.returned and not self._is_late:
             found.settings = self._remedy(found, identifier)
         return found
+
+    @property
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
 
     def _row(self, identifier: str) -> Any:
         passage = "NULL"
@@ -146,25 +185,41 @@ class Explainer:
         params |= {name: getattr(self._options, name) for name in FILTERS if getattr(self._options, name)}
         cosine = "cosine_similarity(embedding, embed(:q))" if self._answer.sides.vector else "NULL"
         return self._conn.execute(
-            f"SELECT path, start_line, end_line, {cosine} AS cosine, {passage} AS passage,"
+            f"SELECT path, substr(trim(text, char(10, 13, 32, 35)), 1, {_BEGINNING_CHARS}) AS begins,"
+            f" start_line, end_line, {cosine} AS cosine, {passage} AS passage,"
             f" length(embedding) > 2 AS is_embedded{filters}"
             f" FROM {self._layout.chunks}{join} WHERE id = :id",
             params,
         ).fetchone()
 
     def _words(self, identifier: str) -> list[Word]:
+        if not self._terms or self._is_late:
+            return []
         texts, having = self._word_source
+        adds, in_text = "NULL", "NULL"
         place = "id = :id"
-        if texts == self._layout.chunks_fts and self._has_its_place(identifier):
-            # A row that is known by its number need not be looked for among all with the word.
-            place = f"rowid = (SELECT rowid FROM {self._layout.chunks} WHERE id = :id)"
+        if texts == self._layout.chunks_fts:
+            if self._has_its_place(identifier):
+                # A row that is known by its number need not be looked for among all with the word.
+                place = f"rowid = (SELECT rowid FROM {self._layout.chunks} WHERE id = :id)"
+            adds = f"(SELECT -rank FROM {texts} WHERE {having} AND {place})"
+            if self._answer.index.has_cjk:
+                in_columns = f"{texts} MATCH '{{text cjk}} : (' || value || ')'"
+                in_text = f"EXISTS (SELECT 1 FROM {texts} WHERE {in_columns} AND {place})"
         rows = self._run(
-            f"SELECT value FROM (SELECT value FROM json_each(:terms))"
+            f"SELECT value, {adds} AS adds, {in_text} AS in_text"
+            " FROM (SELECT value FROM json_each(:terms))"
             f" WHERE EXISTS (SELECT 1 FROM {texts} WHERE {having} AND {place})",
             {"terms": json.dumps([term for term, *_ in self._terms]), "id": identifier},
         )
-        here = {row["value"] for row in rows}
-        return [Word(term, chunks, weight, term in here) for term, chunks, weight in self._terms]
+        here = {row["value"]: row for row in rows}
+        words = []
+        for term, chunks, weight in self._terms:
+            row = here.get(term)
+            adds_here = row["adds"] if row is not None else None
+            is_in_text = bool(row["in_text"]) if row is not None and row["in_text"] is not None else None
+            words.append(Word(term, chunks, weight, row is not None, adds_here, is_in_text))
+        return words
 
     def _has_its_place(self, identifier: str) -> bool:
         """Whether a chunk's row of the full-text table has its rowid, as in an index of ours."""
@@ -180,8 +235,12 @@ class Explainer:
             return []
         if self._answer.sides.substring:
             terms = plain_words(self._answer.q)
+        elif self._options.is_replay and not self._answer.index.has_embeddings:
+            terms = json.loads(openclaw_keywords(self._answer.q, self._answer.index.tokenizer))
         elif self._options.is_replay:
             terms = [f'"{word}"' for word in openclaw_tokens(self._answer.q)]
+            if self._answer.index.tokenizer == "trigram":
+                terms = [word.strip('"') for word in terms]
         else:
             terms = query_terms(self._answer.q, self._options.match)
         texts, having = self._word_source
@@ -199,6 +258,9 @@ class Explainer:
         """The table that words are looked for in, and the condition that it has one."""
         if self._answer.sides.substring:
             return self._layout.chunks, "word_count(text, value) > 0"
+        if self._options.is_replay and self._answer.index.tokenizer == "trigram":
+            # Its trigrams are parts of words, and what is shorter it looks for in the text.
+            return self._layout.chunks, "instr(lower(text), lower(value))"
         return self._layout.chunks_fts, f"{self._layout.chunks_fts} MATCH value"
 
     # The search as a whole
@@ -228,8 +290,19 @@ class Explainer:
             return {}
         return self._places("SELECT id, vector_score FROM vector_hits ORDER BY vector_score DESC")
 
-    def _places(self, select: str) -> dict[str, Any]:
-        rows = self._run(self._wide.selecting(select), self._wide.params)
+    @cached_property
+    def _nearest_places(self) -> dict[str, Any]:
+        """By the one vector of a chunk, where only the first of these have their passages compared."""
+        if not self._wide.has("nearest"):
+            return {}
+        return self._places("SELECT id FROM nearest ORDER BY cosine DESC", {"nearest": self._depth})
+
+    def _places(self, select: str, more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        params = dict(self._wide.params)
+        if "nearest" in params:
+            # As many as the search itself looks into.
+            params["nearest"] = self._answer.params["nearest"]
+        rows = self._run(self._wide.selecting(select), {**params, **more})
         return {as_text(row["id"]): {**dict(row), "place": place} for place, row in enumerate(rows, 1)}
 
     @cached_property
@@ -258,6 +331,7 @@ class Explainer:
             with limit:
                 return list(self._conn.execute(sql, params).fetchall())
         except sqlite3.Error:
+            self._is_cut_short = True
             return []
 
     # In words
@@ -267,7 +341,7 @@ class Explainer:
         options = self._options
         if found.bm25 is not None and found.text_score is not None:
             rules.append(f"text score {found.text_score:.3f}: {self._text_rule(found)}")
-        elif self._answer.sides.text and found.text_score is None and self._answer.q.strip():
+        elif self._answer.sides.text and found.text_score is None and found.is_considered:
             rules.append("no text score: " + self._text_absence(found))
         if found.vector_score is not None:
             if found.passage is not None and math.isclose(found.vector_score, found.passage, abs_tol=1e-6):
@@ -313,15 +387,21 @@ class Explainer:
     def _text_absence(self, found: Explanation) -> str:
         having = sum(word.in_chunk for word in found.words)
         if not found.words:
-            return "the question has no words to look for"
+            return (
+                "not known, for it took too long"
+                if self._is_cut_short or self._is_late
+                else ("the question has no words to look for")
+            )
         if not having:
-            return f"it has none of the {len(found.words)} words"
-        if having < len(found.words) and (self._options.match == "all" or self._options.is_replay):
+            return "it has none of the question's words"
+        wants_all = self._options.match == "all" or self._options.is_replay
+        if having < len(found.words) and wants_all and self._answer.index.has_embeddings:
             missing = ", ".join(word.term.strip('"') for word in found.words if not word.in_chunk)
             return f"every word must be there, and it lacks {missing}"
         if found.text_place:
-            return f"it is at place {found.text_place} by keywords"
-        return f"it has {having} of the {len(found.words)} words"
+            most = self._answer.params.get("ranked", self._answer.params["candidates"])
+            return f"it is at place {found.text_place:,} by keywords, of which the first {most:,} are scored"
+        return f"it has {having} of the question's {len(found.words)} words"
 
     # The way through the search
 
@@ -331,7 +411,8 @@ class Explainer:
             steps.append(check(found, identifier, row))
             if not steps[-1].passed:
                 return steps
-        steps += self._final_steps(found, identifier)
+        if identifier in self._candidates:
+            steps += self._final_steps(found, identifier)
         return steps
 
     def _filter_step(self, found: Explanation, identifier: str, row: Any) -> Step:
@@ -348,10 +429,18 @@ class Explainer:
         most = self._answer.params["candidates"]
         details = []
         if self._answer.sides.vector:
+            looked_into = self._answer.params.get("nearest")
             if found.vector_place is not None:
                 details.append(f"place {found.vector_place:,} by vectors")
             elif not row["is_embedded"]:
                 details.append("no vector")
+            elif found.nearest_place is not None and looked_into is not None:
+                details.append(
+                    f"place {found.nearest_place:,} by its own vector, "
+                    f"and the passages of the {looked_into:,} nearest are compared"
+                )
+            elif self._is_cut_short:
+                details.append("place by vectors not known, for it took too long")
             else:
                 details.append(f"not among the {self._depth:,} nearest by vectors")
         if self._answer.sides.text:
@@ -359,7 +448,7 @@ class Explainer:
                 details.append(f"place {found.text_place:,} by keywords")
             else:
                 details.append(self._text_absence(found))
-        passed = identifier in self._candidates
+        passed = found.returned or identifier in self._candidates
         detail = f"{'; '.join(details) or 'nothing was searched'}; each side puts forward {most:,}"
         return Step("candidates", passed, detail)
 
@@ -382,7 +471,9 @@ class Explainer:
         elif found.text_score is not None:
             detail = f"{score:.3f} is below {minimum:g}; a keyword hit fills a free place all the same"
             if not found.returned:
-                detail = f"{score:.3f} is below {minimum:g}, and no place was left for a keyword hit below it"
+                detail = (
+                    f"{score:.3f} is below {minimum:g}, and better keyword hits took what places were left"
+                )
                 if options.is_replay:
                     detail = f"{score:.3f} is below {minimum:g}"
             steps.append(Step("min_score", found.returned, detail))
@@ -399,19 +490,17 @@ class Explainer:
     def _remedy(self, found: Explanation, identifier: str) -> dict[str, Any] | None:
         """Settings with which the search returns the chunk, tried out one after another."""
         settings: dict[str, Any] = {}
-        steps = found.steps
-        for _ in range(_MAX_REMEDIES):
-            change = self._change(steps, found, identifier, settings)
-            if change is None or settings.items() >= change.items():
+        explainer = self
+        for attempt in range(_MAX_REMEDIES):
+            change = explainer._change(found, attempt)
+            if change is None or settings.items() >= change.items() or self._is_late:
                 break
             settings |= change
             answer = self._again(settings)
             if _has(answer, identifier):
                 return self._needed(settings, identifier)
-            found = Explainer(self._conn, answer, self._again, self._time_limit_ms)._chunk(
-                identifier, is_asked=False
-            )
-            steps = found.steps
+            explainer = Explainer(self._conn, answer, self._again, self._time_limit_ms)
+            found = explainer._chunk(identifier, is_asked=False)
         return None
 
     def _needed(self, settings: dict[str, Any], identifier: str) -> dict[str, Any]:
@@ -420,41 +509,47 @@ class Explainer:
             fewer = {other: value for other, value in settings.items() if other != name}
             if fewer and _has(self._again(fewer), identifier):
                 settings = fewer
+        if "k" in settings:
+            place = list(self._again(settings).places).index(identifier) + 1
+            if _has(self._again({**settings, "k": place}), identifier):
+                settings = {**settings, "k": place}
         return settings
 
-    def _change(
-        self, steps: list[Step], found: Explanation, identifier: str, settings: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        """What lets a chunk pass the step at which it fell out."""
-        failed = next((step for step in steps if not step.passed), None)
+    def _change(self, found: Explanation, attempt: int) -> dict[str, Any] | None:
+        """What may let a chunk pass the step at which it fell out of this search."""
+        failed = found.fell_out
+        options = self._options
         if failed is None or failed.name == "indexed":
             return None
-        options = self._options
-        k = int(settings.get("k", options.k))
         if failed.name == "filters":
-            return {name: None for name in FILTERS if getattr(options, name) and name not in settings}
+            return {name: None for name in FILTERS if getattr(options, name)}
         if failed.name == "mmr":
             return {"mmr": 0}
+        if options.decay and found.decay < 1:
+            return {"decay": 0}
         if failed.name == "k":
-            place = int(failed.detail.split()[1].replace(",", ""))
-            return {"k": min(PARAMETERS["k"].maximum or place, max(place, k + 1))}
+            place = self._candidates[found.id or ""]["place"]
+            # More results are of more candidates, among which it may stand further back.
+            return {"k": min(MAX_CANDIDATES, place if attempt == 0 else place + place // 4 + 1)}
         if failed.name == "min_score":
             if found.score is None or found.score < 0:
-                return {"k": min(MAX_CANDIDATES, 2 * k)}
-            return {"min_score": math.floor(max(0.0, found.score) * 1000) / 1000}
-        places = [place for place in (found.vector_place, found.text_place) if place is not None]
-        if not places:
-            if options.is_replay or options.match == "all":
-                return {"preset": None} if options.is_replay else {"match": "any"}
-            if options.mode != "hybrid" and "mode" not in settings:
-                return {"mode": "hybrid"}
-            return None
-        multiplier = math.ceil(min(places) / k)
+                # No minimum is below 0; what is left is a free place for a keyword hit.
+                more = {"k": min(MAX_CANDIDATES, 2 * options.k)}
+                return more if found.text_score is not None else None
+            return {"min_score": math.floor(found.score * 1000) / 1000}
+        places = [found.vector_place or found.nearest_place, found.text_place]
+        nearest = min((place for place in places if place is not None), default=None)
+        if nearest is None:
+            if options.is_replay:
+                return {"preset": None}
+            if options.match == "all":
+                return {"match": "any"}
+            return {"mode": "hybrid"} if options.mode != "hybrid" else None
         most = int(PARAMETERS["candidate_multiplier"].maximum or 1)
-        change: dict[str, Any] = {"candidate_multiplier": min(most, multiplier)}
-        if multiplier > most:
-            change["k"] = math.ceil(min(places) / most)
-        return change
+        multiplier = math.ceil(nearest / options.k)
+        if multiplier <= most:
+            return {"candidate_multiplier": max(multiplier, options.candidate_multiplier)}
+        return {"candidate_multiplier": most, "k": math.ceil(nearest / most)}
 
 
 def _has(answer: Answer, identifier: str) -> bool:

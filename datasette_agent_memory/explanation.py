@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import AgentMemoryError
 from .search import ScorePart
+
+_PLACE = re.compile(r"(.*?)(?::|#L)([0-9]{1,17})(?:-L?[0-9]{1,17})?", re.DOTALL)
 
 
 class NothingToExplain(AgentMemoryError):
@@ -22,6 +25,10 @@ class Word:
     chunks: int
     weight: float
     in_chunk: bool
+    #: What it adds to bm25 here: more the more often it stands here, less the longer the chunk is.
+    adds: float | None = None
+    #: Whether it stands in the text; else in the path, the date or the headings above.
+    in_text: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,9 @@ class Explanation:
     """What a search made of one chunk, or of a place that is in no chunk."""
 
     path: str
+    id: str | None = None
+    #: How its text begins.
+    begins: str = ""
     start_line: int | None = None
     end_line: int | None = None
     #: Its place in the results, from 1, None if it is not among them.
@@ -51,6 +61,8 @@ class Explanation:
     cosine: float | None = None
     passage: float | None = None
     vector_place: int | None = None
+    #: Its place by its own vector, where only the first of these have their passages compared.
+    nearest_place: int | None = None
     vector_score: float | None = None
     parts: list[ScorePart] = field(default_factory=list)
     decay: float = 1.0
@@ -68,17 +80,25 @@ class Explanation:
 
     @property
     def fell_out(self) -> Step | None:
-        """The first step that it did not pass."""
-        return next((step for step in self.steps if not step.passed), None)
+        """The first step that it did not pass; none for one of the results."""
+        return next((step for step in self.steps if not step.passed), None) if not self.returned else None
+
+    @property
+    def is_considered(self) -> bool:
+        """Whether the search looked at it, and no filter left it out before."""
+        return not any(step.name in ("indexed", "filters") and not step.passed for step in self.steps)
 
     def lines(self) -> list[str]:
         """The numbers, and the rules that made them."""
-        words = [f"{word.term} ({word.chunks:,})" for word in self.words if word.in_chunk]
-        missing = [word.term for word in self.words if not word.in_chunk]
         lines = []
-        if words:
-            lines.append(f"has {', '.join(words)}, each with the number of chunks that have it")
-        if missing and self.words:
+        for word in self.words:
+            if not word.in_chunk:
+                continue
+            adds = f", and adds {word.adds:.3f} of {word.weight:.3f} at most" if word.adds is not None else ""
+            where = " around the text" if word.in_text is False else ""
+            lines.append(f"has {word.term}{where}, as {_chunks_have(word.chunks)}{adds}")
+        missing = [word.term for word in self.words if not word.in_chunk]
+        if missing:
             lines.append(f"lacks {', '.join(missing)}")
         places = [
             f"{place:,} by {side}"
@@ -92,7 +112,9 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         fell_out = self.fell_out
         return {
+            "id": self.id,
             "path": self.path,
+            "begins": self.begins,
             "start_line": self.start_line,
             "end_line": self.end_line,
             "returned": self.returned,
@@ -108,6 +130,7 @@ class Explanation:
                 "cosine": self.cosine,
                 "passage": self.passage,
                 "place": self.vector_place,
+                "nearest_place": self.nearest_place,
                 "score": self.vector_score,
             },
             "parts": [vars(part) for part in self.parts],
@@ -121,13 +144,21 @@ class Explanation:
         }
 
 
+def _chunks_have(chunks: int) -> str:
+    return "one chunk has" if chunks == 1 else f"{chunks:,} chunks have"
+
+
 def parse_place(text: str) -> tuple[str, int | None]:
-    """A path, and the line after a colon if there is one; raises NothingToExplain."""
-    path, colon, line = text.rpartition(":")
-    if colon and line.isascii() and line.isdigit() and len(line) < 18:
-        if not path or int(line) < 1:
-            raise NothingToExplain(f"must be a path with a line from 1, not {text[:40]!r}")
-        return path, int(line)
-    if not text.strip():
-        raise NothingToExplain("must be a path, such as memory/2026-01-05.md:12")
-    return text, None
+    """A path, and the line if there is one: `a.md`, `a.md:3`, `a.md:3-9`, `a.md#L3-L9`.
+
+    Raises NothingToExplain.
+    """
+    text = text.encode("utf-8", "replace").decode().strip()
+    match = _PLACE.fullmatch(text)
+    path, line = (match[1], int(match[2])) if match else (text, None)
+    if not path or line == 0:
+        what = f", not {text[:40]!r}" if text else ""
+        raise NothingToExplain(
+            f"must be a path, with a line from 1 or without: memory/2026-01-05.md:12{what}"
+        )
+    return path, line

@@ -12,6 +12,9 @@ from .layouts import Layout
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 RRF_K = 60
 
+#: How many keyword hits are scored, at least, where each candidate has both its scores.
+_RANKED = 256
+
 #: BM25's k1 and b as FTS5 has them.
 _BM25_K1, _BM25_B = 1.2, 0.75
 
@@ -88,10 +91,13 @@ class _Builder:
                 self._add_found()
             self.ctes.append(("text_hits AS MATERIALIZED", self._text_hits()))
         if sides.vector and sides.text:
-            self.ctes.append(("candidates AS", "SELECT id FROM vector_hits UNION SELECT id FROM text_hits"))
+            best = "text_hits"
+            if self._scores_all:
+                best = "(SELECT id FROM text_hits ORDER BY every_word DESC, bm25 LIMIT :candidates)"
+            self.ctes.append(("candidates AS", f"SELECT id FROM vector_hits UNION SELECT id FROM {best}"))
             if options.fusion == "rrf":
                 self.ctes += [(f"{side}_ranks AS", _ranks_sql(side)) for side in ("vector", "text")]
-            elif options.rescore:
+            elif self._scores_all:
                 self.ctes.append(("scores AS MATERIALIZED", self._scores()))
         scored = self._scored()
 
@@ -119,6 +125,21 @@ class _Builder:
         self.params |= {"min_score": options.min_score, "k": options.k}
         select = f"{scored}\n{where}\nORDER BY {', '.join([f'{passes} DESC', *order])}\nLIMIT :k"
         return Statement(self.ctes, select, self.params)
+
+    @property
+    def _scores_all(self) -> bool:
+        """Whether each candidate has its score on both sides, whichever put it forward."""
+        is_hybrid = self.sides.vector and self.sides.text
+        return is_hybrid and self.options.rescore and self.options.fusion == "weighted"
+
+    @property
+    def _ranked(self) -> str:
+        """How many keyword hits have a text score: more than may become candidates, for those that
+        the vectors put forward."""
+        if not self._scores_all:
+            return ":candidates"
+        self.params["ranked"] = max(_RANKED, self.options.candidates)
+        return ":ranked"
 
     def _filters(self) -> list[str]:
         """The conditions that a chunk must meet, by columns that chunks and chunks_fts both have."""
@@ -205,12 +226,13 @@ class _Builder:
                 )
             )
         if self.options.match != "auto":
-            every_word = int(self.options.match == "all")
+            # With `any` nobody looks whether a chunk has all.
+            every_word = 1 if self.options.match == "all" else "NULL"
             found = self._best_of_fts(expression, f"id, rank AS bm25, {every_word} AS every_word")
             self.ctes.append(("found AS MATERIALIZED", found))
             return
         # Chunks with every word first. Those with some are looked for only if there is room.
-        room = "(SELECT count(*) FROM every_word) < CAST(:candidates AS INTEGER)"
+        room = f"(SELECT count(*) FROM every_word) < CAST({self._ranked} AS INTEGER)"
         self.ctes += [
             ("every_word AS MATERIALIZED", self._best_of_fts("fts_query(:q, 'every')", "id, rank AS bm25")),
             (
@@ -222,14 +244,15 @@ class _Builder:
                 "SELECT id, bm25, 1 AS every_word FROM every_word\n"
                 "UNION ALL\n"
                 "SELECT id, bm25, 0 FROM any_word WHERE id NOT IN (SELECT id FROM every_word)\n"
-                "ORDER BY every_word DESC, bm25\nLIMIT :candidates",
+                f"ORDER BY every_word DESC, bm25\nLIMIT {self._ranked}",
             ),
         ]
 
     def _best_of_fts(self, expression: str, columns: str) -> str:
         fts = self.layout.chunks_fts
         conditions = [f"{fts} MATCH {expression}", *self.filters]
-        return f"SELECT {columns}\nFROM {fts}\nWHERE {all_of(conditions)}\nORDER BY rank\nLIMIT :candidates"
+        where = all_of(conditions)
+        return f"SELECT {columns}\nFROM {fts}\nWHERE {where}\nORDER BY rank\nLIMIT {self._ranked}"
 
     def _add_found_substrings(self) -> None:
         """`found` by looking for each word in each text: BM25 by its formula."""
@@ -258,7 +281,7 @@ class _Builder:
                 "  -sum(bm25_ceiling(chunks, total) * times\n"
                 f"    / (times + {_BM25_K1} * ({1 - _BM25_B} + {_BM25_B} * length / average))) AS bm25\n"
                 f"FROM matches\nJOIN words USING (word)\nCROSS JOIN size{where}\nGROUP BY id{having}\n"
-                "ORDER BY every_word DESC, bm25\nLIMIT :candidates",
+                f"ORDER BY every_word DESC, bm25\nLIMIT {self._ranked}",
             ),
         ]
 
@@ -285,7 +308,7 @@ class _Builder:
     # Both
 
     def _scores(self) -> str:
-        """Each candidate with the vector score that it has, whichever side put it forward."""
+        """Each candidate with the scores that it has, whichever side put it forward."""
         return (
             f"SELECT id, coalesce(vector_score, {self._similarity()}) AS vector_score, text_score\n"
             f"FROM candidates\nJOIN {self.layout.chunks} USING (id)\n"
@@ -305,7 +328,7 @@ class _Builder:
                 # 1 for the first of a side; a common factor changes no order.
                 vector, text = (f"{RRF_K + 1}.0 / ({RRF_K} + {side}_rank)" for side in ("vector", "text"))
                 source = source.replace("_hits USING", "_ranks USING")
-            elif options.rescore:
+            elif self._scores_all:
                 source = f"FROM scores\nJOIN {chunks} USING (id)"
             score = f"hybrid_score({vector}, {text}, :vector_weight, :text_weight)"
             params |= {"vector_weight": options.vector_weight, "text_weight": options.text_weight}

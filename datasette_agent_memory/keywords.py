@@ -37,6 +37,15 @@ _OTHER = f"(?:(?![{_CJK_CHARACTERS}])\\w)"
 _SIGNED_NAME = re.compile(f"({_OTHER}+?)([+#]+)")
 _LAST_SIGNS = re.compile(f"(?<=\\w)[+#]+(?!{_OTHER}|[+#])")
 _NAME_AT_END = re.compile(f"(?<![+#])(?<!{_OTHER}){_OTHER}+$")
+_CJK_DATE = re.compile(
+    "(?:([0-9]{4})年)?([0-9]{1,2}|[一二三四五六七八九十]{1,2})月([0-9]{1,2}|[一二三四五六七八九十]{1,3})[日号]"
+)
+# Written apart or together: WH-401 and wh401, 86,000 and 86000.
+_PARTED = re.compile(
+    f"(?<!-)(?<!{_OTHER})[A-Za-z]{{1,8}}-[0-9]+(?!{_OTHER}|-)"
+    f"|(?<!,)(?<!{_OTHER})[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_OTHER}|,)"
+)
+
 _LONGEST_SIGNED = 40
 _SIGNS = str.maketrans({"+": "plus", "#": "sharp"})
 _CJK_OR_OTHER = re.compile(f"([{_CJK_CHARACTERS}]+)")
@@ -77,7 +86,12 @@ def query_terms(text: str, mode: str = "auto") -> list[str]:
 
 
 def _all_terms(text: str, whole_runs: bool) -> list[str]:
+    text = normalised(text)
     terms: dict[str, None] = {}
+    for date in _CJK_DATE.finditer(text):
+        if _is_in_digits(date) or not whole_runs:
+            terms.setdefault(_term_of_date(date))
+    text = _CJK_DATE.sub(lambda date: f" {date[1] or ''} " if _is_in_digits(date) else date[0], text)
     for word in query_words(text):
         for term in _terms_of_word(word, whole_runs):
             terms.setdefault(term)
@@ -151,14 +165,15 @@ def cjk_terms(text: str) -> str:
 
 
 def hidden_words(text: str) -> list[str]:
-    """Words of a text that unicode61 does not see in it: cplusplus for C++, and the plain
-    forms of full-width letters and digits."""
+    """Words of a text that unicode61 does not see in it: cplusplus for C++, wh401 for WH-401, and
+    the plain forms of full-width letters and digits."""
     plain = normalised(text)
     words = []
     for signs in _LAST_SIGNS.finditer(plain):
         name = _NAME_AT_END.search(plain[max(0, signs.start() - _LONGEST_SIGNED) : signs.start()])
         if name:
             words.append(_spelt_out(name[0], signs[0]))
+    words += [re.sub("[-,]", "", match[0]) for match in _PARTED.finditer(plain)]
     if plain != text:
         seen = set(_WORD.findall(text))
         words += [word for word in _WORD.findall(plain) if word not in seen and not CJK_RUN.search(word)]
@@ -207,6 +222,26 @@ def _terms_of_name(word: str, as_one: bool = False) -> Iterator[str]:
         yield f"({spelt_out} OR {plain})"
     else:
         yield from (spelt_out, plain)
+
+
+def _term_of_date(date: re.Match[str]) -> str:
+    """1月5日 as it stands in the `cjk` and `context` columns, where digits and signs are words."""
+    month, day = (str(_number(part)) for part in (date[2], date[3]))
+    return f'("{month} 月 {day} 日" * OR "{month} 月 {day} 号" *)'
+
+
+def _is_in_digits(date: re.Match[str]) -> bool:
+    return date[2].isascii() and date[3].isascii()
+
+
+def _number(numeral: str) -> int:
+    """A number up to 99, in digits or in Chinese."""
+    if numeral.isascii():
+        return int(numeral)
+    tens, ten, ones = numeral.rpartition("十")
+    digits = "零一二三四五六七八九"
+    value = digits.find(ones) if ones else 0
+    return value + (10 * (digits.find(tens) if tens else 1) if ten else 0)
 
 
 def _bigrams(run: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .config import SearchOptions
 from .fused_sql import FILTERS, Sides, Statement, all_of
-from .keywords import NO_MATCH
+from .keywords import MAX_TERMS, NO_MATCH
 from .schema import MemoryIndex
 from .sql_functions import date_of_path, parse_moment
 from .stop_words import STOP_WORDS
@@ -190,7 +190,9 @@ class _Builder:
     def _keyword_hits(self) -> str:
         """Without vectors: each word that says something for itself, and the best of them counts."""
         fts = self.layout.chunks_fts
-        conditions = [f"{fts} MATCH value", *(f.replace("path", f"{fts}.path") for f in self.filters)]
+        # json_each has a column path as well.
+        filters = [re.sub(r"(?<!:)\bpath\b", f"{fts}.path", condition) for condition in self.filters]
+        conditions = [f"{fts} MATCH value", *filters]
         trigram = ", 'trigram'" if self.index.tokenizer == "trigram" else ""
         return (
             f"SELECT {fts}.id, max(bm25_norm(rank)) AS text_score\n"
@@ -209,7 +211,7 @@ def openclaw_query(text: object, tokenizer: object = "unicode61") -> str:
 
 def openclaw_tokens(text: object) -> list[str]:
     """Its words of a question."""
-    return _TOKEN.findall(text) if isinstance(text, str) else []
+    return _TOKEN.findall(text)[:MAX_TERMS] if isinstance(text, str) else []
 
 
 def openclaw_short_words(text: object) -> str:
@@ -223,12 +225,12 @@ def openclaw_keywords(text: object, tokenizer: object = "unicode61") -> str:
     if not isinstance(text, str):
         return "[]"
     terms: dict[str, None] = {}
-    for segment in filter(None, _SEPARATORS.split(text.lower())):
+    for segment in filter(None, _SEPARATORS.split(text.lower())[:MAX_TERMS]):
         for term in _expanded(segment, tokenizer == "trigram"):
             if _says_something(term):
                 terms.setdefault(term)
     expressions = [openclaw_query(term, tokenizer) for term in terms or [text]]
-    return json.dumps(expressions, ensure_ascii=False)
+    return json.dumps(expressions[:MAX_TERMS], ensure_ascii=False)
 
 
 def _expanded(segment: str, is_trigram: bool) -> list[str]:

@@ -75,7 +75,11 @@ def print_explanation(explanation: Explanation) -> None:
     if explanation.end_line is not None:
         place += f":{explanation.start_line}-{explanation.end_line}"
     verdict = f"result {explanation.position}" if explanation.returned else "not returned"
-    click.echo(f"{click.style(printable(place), fg='cyan')} {click.style(verdict, bold=True)}")
+    begins = f" {explanation.begins}" if explanation.begins else ""
+    click.echo(
+        f"{click.style(printable(place), fg='cyan')} {click.style(verdict, bold=True)}"
+        + click.style(printable(begins), dim=True)
+    )
     for step in explanation.steps:
         mark = click.style("ok  ", fg="green") if step.passed else click.style("out ", fg="red")
         click.echo(f"  {mark} {step.name.replace('_', ' ')}: {printable(step.detail)}")
@@ -83,7 +87,7 @@ def print_explanation(explanation: Explanation) -> None:
         echo(f"       {line}")
     if explanation.settings:
         shown = " ".join(
-            f"without {name}" if value is None else f"--{name.replace('_', '-')} {value}"
+            f"no --{name}" if value is None else f"--{name.replace('_', '-')} {value}"
             for name, value in explanation.settings.items()
         )
         echo(f"  It is shown with {shown}, which has been tried.")
@@ -109,7 +113,7 @@ def _explanation(hit: Hit, answer: Answer) -> str:
     parts = [
         f"{part.weight:.2f} * {part.value:.3f} {part.side}"
         if part.value is not None
-        else f"no {part.side} hit"
+        else f"no {part.side} score"
         for part in hit.parts(answer.options)
     ]
     text = " + ".join(parts) or "by the ranks of both sides"

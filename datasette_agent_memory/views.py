@@ -22,13 +22,14 @@ from .config import (
     embedding_settings,
     resolve_options,
 )
-from .connections import sqlite3
+from .connections import snapshot, sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.queries import NOT_ASKED
 from .embeddings.server import fetch_query_vector, load_secrets, providers_of
 from .explain import Explainer
 from .explanation import Explanation, NothingToExplain, parse_place
 from .files import IndexedFile, list_paths, read_file
+from .fused_sql import FILTERS
 from .schema import MemoryIndex
 from .search import Answer, query_provider, search
 from .status import read_status
@@ -58,9 +59,9 @@ async def search_page(request: Any, datasette: Any) -> Response:
             raise BadRequest("_shape must be one of objects, openclaw")
         if shape == "openclaw":
             return Response.json(answer.as_openclaw())
-        explanations = []
+        explanations: list[Explanation] = []
         if flag(request, "explain"):
-            explanations = await database.execute_fn(lambda conn: found.explainer(conn).hits())
+            answer, explanations = await found.explained(lambda explainer: explainer.hits())
         return Response.json(answer.as_json(explanations))
     path = memory_path(datasette, database)
     return await render(
@@ -97,10 +98,7 @@ async def explain_page(request: Any, datasette: Any) -> Response:
         path, line = parse_place(request.args.get("place") or "")
     except NothingToExplain as error:
         raise BadRequest(f"place: {error}") from error
-    explanations: list[Explanation] = await found.database.execute_fn(
-        lambda conn: found.explainer(conn).place(path, line)
-    )
-    answer = found.answer
+    answer, explanations = await found.explained(lambda explainer: explainer.place(path, line))
     if request.url_vars["format"]:
         return Response.json(
             {
@@ -140,7 +138,9 @@ async def explain_page(request: Any, datasette: Any) -> Response:
 async def agent_page(request: Any, datasette: Any) -> Response:
     """The same question as this search answers it, and as OpenClaw did, side by side."""
     ours = await _search(request, datasette)
-    theirs = await _search(request, datasette, {"preset": "openclaw"})
+    # By its own rules, whatever this search is told: only what is asked, and of which notes.
+    rules = {name: None for name in PARAMETERS if name not in (*FILTERS, "k", "now")}
+    theirs = await _search(request, datasette, {**rules, "preset": "openclaw"})
     if request.url_vars["format"]:
         return Response.json({"ok": True, "search": ours.answer.as_json(), "agent": theirs.answer.as_json()})
     page_path = memory_path(datasette, ours.database)
@@ -319,16 +319,29 @@ class _Search:
     def given_values(self) -> dict[str, Any]:
         return {name: value for name, value in self.given.items() if value}
 
-    def explainer(self, conn: Any) -> Explainer:
-        return Explainer(
-            conn,
-            self.answer,
-            lambda settings: self.run(conn, {**self.given, **settings}),
-            self.time_limit_ms,
-        )
+    async def explained(
+        self, explain: Callable[[Explainer], list[Explanation]]
+    ) -> tuple[Answer, list[Explanation]]:
+        """The answer with what there is to say of it, both of one state of the database."""
+
+        def both(conn: Any) -> tuple[Answer, list[Explanation]]:
+            with snapshot(conn):
+                answer = self.run(conn, self.given)
+                explainer = Explainer(
+                    conn,
+                    answer,
+                    lambda settings: self.run(conn, {**self.given, **settings}),
+                    self.time_limit_ms,
+                )
+                return answer, explain(explainer)
+
+        answer, explanations = await self.database.execute_fn(both)
+        return answer, explanations
 
 
-async def _search(request: Any, datasette: Any, more: Mapping[str, str] = MappingProxyType({})) -> _Search:
+async def _search(
+    request: Any, datasette: Any, more: Mapping[str, str | None] = MappingProxyType({})
+) -> _Search:
     """The search that a request asks for, with `more` parameters in place of its own."""
     database = await readable_database(request, datasette)
     q = request.args.get("q") or ""

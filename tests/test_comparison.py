@@ -68,6 +68,22 @@ def test_questions_without_a_workspace_are_of_the_root(run, queries, workspace):
     )
 
 
+def test_odd_files_of_questions(run, tmp_path, workspace, index, database, tiny):
+    index(workspace(NOTES), tiny)
+    file = tmp_path / "odd.jsonl"
+    row = {"id": "a\ud800", "query": "topic1 \ud800", "relevant": ["memory/1.md:1"], "category": "a|b\n# x"}
+    file.write_text("\ufeff" + json.dumps(row))
+    result = run(file, "-d", database, "--results", tmp_path / "out.json")
+    assert "| a\\|b # x | 1 |" in result.stdout
+    assert "path=x\\|y |" in run(file, "-d", database, "--compare", "path=x|y").stdout
+    file.write_text(json.dumps({**row, "relevant": ["NOPE.md:5", "memory/1.md:1"]}))
+    assert "No chunk has NOPE.md:5" in run(file, "-d", database).stderr
+    file.write_text("\n".join(json.dumps({**row, "id": id}) for id in (1, "1")))
+    assert ":2: has the id '1' of another query" in run(file, "-d", database, code=1).stderr
+    file.write_text("[" * 200_000)
+    assert ":1: is no query" in run(file, "-d", database, code=1).stderr
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -124,6 +140,7 @@ def test_tuning_says_when_there_is_nothing_to_gain(queries):
     tuning = tune(queries(number=40), [2.0] * 40)
     assert tuning.gain == 0 and "no reason to change" in tuning.as_text()
     assert tune(queries(number=1), [0.5]).gain == 0, "one question is none to choose by"
+    assert "too few questions" in tune(queries(number=12), [0.5] * 12).as_text()
 
 
 def test_tune_at_the_command_line_changes_nothing(run, queries, workspace, index, database, tiny, rows):

@@ -15,7 +15,7 @@ NOTES = {
     "memory/tools.md": f"# Tools\n\n## Compiler\n\n{FILLER}\nVersion 9 it is.\n\n## Debugger\n\n{FILLER}\n",
     "memory/languages.md": "The solver is written in C++ now.\n",
     "memory/zh.md": "昨天用F#写的插件\n",
-    "memory/vitamins.md": "Take vitamin C daily, C with food, c.\n",
+    "memory/vitamins.md": "Take vitamin C daily, C with food, c. 86,000 units.\n",
     "memory/wide.md": "型番はＷＨ－４０１です。ﾊﾞｯｸｱｯﾌﾟ済み\n",
     "memory/会议.md": "没有别的。\n",
 }
@@ -41,6 +41,12 @@ def find(workspace, index, database):
         ("5 Jan", "memory/2026-01-05.md"),
         ("1月5日", "memory/2026-01-05.md"),
         ("2026年2月9日", "memory/2026-02-09-standup.md"),
+        ("二月九日开会", "memory/2026-02-09-standup.md"),
+        ("1月5号发生了什么", "memory/2026-01-05.md"),
+        ("January 5th", "memory/2026-01-05.md"),
+        ("20260105", "memory/2026-01-05.md"),
+        ("wh401", "memory/wide.md"),
+        ("86000", "memory/vitamins.md"),
         ("2026-02-09-standup", "memory/2026-02-09-standup.md"),
         ("standup", "memory/2026-02-09-standup.md"),
         ("projects/harbor/setup.md", "memory/projects/harbor/setup.md"),
@@ -83,6 +89,13 @@ def test_headings_above_a_chunk():
         "notes.md A",
         "notes.md A D",
     ]
+
+
+def test_a_heading_of_odd_signs():
+    blank = "# zebra" + " " * 1560 + "b"
+    assert context_terms("n.md", [(1, 1, blank), (2, 2, "x")])[1].split() == ["n.md", "zebra"]
+    for line in ("#", "# ", "# #", "####### seven", "#no"):
+        assert context_terms("n.md", [(1, 1, line), (2, 2, "x")])[1] == "n.md", line
 
 
 def test_segments_of_a_long_line_don_t_hide_the_headings_after_it():

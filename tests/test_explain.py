@@ -92,9 +92,80 @@ def test_what_is_not_in_the_index(explain):
     assert "no text" in blank.fell_out.detail
 
 
-def test_a_path_may_be_given_by_its_end(explain):
-    (found,) = explain("canal", "canal.md:1")
-    assert found.path == "memory/canal.md" and found.returned
+def test_a_path_may_be_given_by_its_end(explain, workspace, index, tiny):
+    for place in ("canal.md:1", "./memory/canal.md#L1-L2", f"{workspace()}/memory/canal.md"):
+        (found,) = explain("canal", place)
+        assert found.path == "memory/canal.md" and found.returned
+    index(workspace({"memory/a/canal.md": "canal"}), tiny)
+    (found,) = explain("canal", "canal.md")
+    assert found.fell_out.name == "indexed"
+    assert "several files end so: memory/a/canal.md, memory/canal.md" in found.fell_out.detail
+
+
+def test_why_a_file_is_not_indexed(explain):
+    assert "end in .md" in explain("x", "memory/notes.txt")[0].fell_out.detail
+    assert "--extra" in explain("x", "AGENTS.md")[0].fell_out.detail
+
+
+def test_a_hit_that_an_index_run_removed_meanwhile(workspace, index, database, tiny):
+    index(workspace(NOTES), tiny)
+    with open_readonly(database) as conn:
+        answer = ask(conn, "canal", {})
+        (workspace() / "memory/canal.md").unlink()
+        index(workspace(), tiny)
+        explanations = Explainer(conn, answer, lambda settings: ask(conn, "canal", settings)).hits()
+    gone = next(found for found in explanations if found.path == "memory/canal.md")
+    assert "gone from the index" in gone.steps[0].detail
+
+
+def test_what_could_not_be_had_in_time_is_not_known(workspace, index, database, tiny, monkeypatch):
+    index(workspace(NOTES), tiny)
+    with open_readonly(database) as conn:
+        answer = ask(conn, "heron canal", {})
+        explainer = Explainer(conn, answer, lambda settings: ask(conn, "heron canal", settings))
+
+        def interrupted(sql, params):
+            explainer._is_cut_short = True
+            return []
+
+        monkeypatch.setattr(explainer, "_run", interrupted)
+        hits = explainer.hits()
+        (missed,) = explainer.place("memory/2026-03-05.md")
+    for hit, found in zip(answer.hits, hits, strict=True):
+        assert found.score == hit.score and found.fell_out is None and found.returned
+    assert "too long" in missed.fell_out.detail
+
+
+def test_whether_a_chunk_has_every_word_is_looked_for_by_auto_alone(explain):
+    answer, explanations = explain("heron canal", match="any", mode="keyword", text_norm="coverage")
+    assert all(found.every_word is None for found in explanations)
+    scores = [hit.score for hit in answer.hits]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_word_adds_what_bm25_is_made_of(explain):
+    _, explanations = explain("heron canal ferry")
+    for found in explanations:
+        assert sum(word.adds for word in found.words if word.in_chunk) == pytest.approx(-found.bm25)
+    _, explanations = explain("2026-01-05 heron")
+    first = next(found for found in explanations if found.path == "memory/2026-01-05.md")
+    assert [(word.term, word.in_text) for word in first.words] == [('"2026-01-05"', False), ('"heron"', True)]
+
+
+def test_passages_are_compared_of_the_nearest_alone(workspace, index, database, tiny, monkeypatch):
+    monkeypatch.setattr(type(tiny), "has_passages", True)
+    monkeypatch.setattr("datasette_agent_memory.notices._NEAREST", 2)
+    long = {f"memory/long-{n}.md": f"- {'word ' * 30}{n}\n" * 5 + "- zebra\n" for n in range(8)}
+    index(workspace(long), tiny)
+    with open_readonly(database) as conn:
+        given = {"mode": "vector", "k": 1, "candidate_multiplier": 1, "min_score": 0}
+        again = lambda settings: ask(conn, "zebra", {**given, **settings})  # noqa: E731
+        explainer = Explainer(conn, again({}), again)
+        found = [one for path in long for one in explainer.place(path)]
+    outside = [one for one in found if one.vector_place is None]
+    assert outside and all(one.nearest_place > 2 for one in outside)
+    assert all("passages of the 2 nearest" in one.fell_out.detail for one in outside)
+    assert all(one.settings for one in found if not one.returned)
 
 
 @pytest.mark.parametrize(
@@ -155,13 +226,17 @@ def test_only_the_settings_that_are_needed(explain):
         ("a.md:3", ("a.md", 3)),
         ("c:/x.md", ("c:/x.md", None)),
         ("a:b.md:7", ("a:b.md", 7)),
+        ("a.md:3-9", ("a.md", 3)),
+        ("a.md#L3", ("a.md", 3)),
+        ("a.md#L3-L9", ("a.md", 3)),
+        ("a.md:abc", ("a.md:abc", None)),
     ],
 )
 def test_places(text, place):
     assert parse_place(text) == place
 
 
-@pytest.mark.parametrize("text", ["", "  ", ":3", "a.md:0"])
+@pytest.mark.parametrize("text", ["", "  ", ":3", "a.md:0", "#L2"])
 def test_a_place_that_is_none(text):
     with pytest.raises(NothingToExplain):
         parse_place(text)
@@ -206,8 +281,12 @@ async def test_the_json(workspace, index, database, tiny, make_datasette):
     assert (found["fell_out"], found["returned"], found["settings"]) == ("filters", False, {"path": None})
     for place in ("", "a.md:0"):
         assert (await get(datasette, "/explain.json", q="heron", place=place)).status_code == 400
-    agent = (await get(datasette, "/agent.json", q="heron canal ferry")).json()
-    assert agent["search"]["results"] and agent["agent"]["query"]["preset"] == "openclaw"
+    rules = {"match": "any", "text_norm": "rank", "vector_weight": "0.1", "path": "memory/*"}
+    agent = (await get(datasette, "/agent.json", q="heron canal ferry", **rules)).json()
+    assert agent["search"]["results"] and agent["search"]["query"]["match"] == "any"
+    theirs = agent["agent"]["query"]
+    assert (theirs["preset"], theirs["match"], theirs["text_norm"]) == ("openclaw", "all", "relevance")
+    assert (theirs["vector_weight"], theirs["path"]) == (0.7, "memory/*")
 
 
 @pytest.mark.asyncio

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from datasette_agent_memory.connections import open_readonly
+from datasette_agent_memory.explain import Explainer
 from datasette_agent_memory.openclaw import (
     openclaw_age,
     openclaw_keywords,
@@ -146,3 +147,8 @@ def test_without_vectors_each_word_is_asked_for_by_itself(workspace, index, data
         answer = search(conn, q, {"preset": "openclaw", "min_score": 0.9})
         assert answer.hits[0].path == "memory/2026-01-05-standup.md" and len(answer.hits) == 3
         assert search(conn, "canal", {"preset": "openclaw", "path": "M*"}).hits == []
+        answer = search(conn, "canal", {"preset": "openclaw", "path": "memory/*", "since": "2026-01-01"})
+        assert [notice.code for notice in answer.notices] == ["no_vectors"] and len(answer.hits) == 1
+        # Each of its keywords, and no others.
+        (found,) = Explainer(conn, search(conn, q, {"preset": "openclaw", "k": 1}), lambda _: answer).hits()
+        assert {word.term for word in found.words} == {'"heron"', '"canal"'}
