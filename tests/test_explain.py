@@ -152,6 +152,7 @@ def test_a_word_adds_what_bm25_is_made_of(explain):
     assert [(word.term, word.in_text) for word in first.words] == [('"2026-01-05"', False), ('"heron"', True)]
 
 
+@pytest.mark.needs_sqlite_vec
 def test_passages_are_compared_of_the_nearest_alone(workspace, index, database, tiny, monkeypatch):
     monkeypatch.setattr(type(tiny), "has_passages", True)
     monkeypatch.setattr("datasette_agent_memory.notices._NEAREST", 2)
