@@ -188,7 +188,7 @@ def search(
     """
     from .connections import open_readonly
     from .explain import Explainer
-    from .explanation import NothingToExplain, parse_place
+    from .explanation import NothingToExplain, explanations_as_json, parse_place
     from .search import ask
 
     given = given_parameters(options)
@@ -207,14 +207,7 @@ def search(
             explanations = explainer.hits()
     if place is not None:
         if as_json:
-            echo_json(
-                {
-                    "ok": True,
-                    "query": answer.query_as_json(),
-                    "notices": answer.notices_as_json(),
-                    "explanations": [explanation.as_json() for explanation in explanations],
-                }
-            )
+            echo_json(explanations_as_json(answer, explanations))
         else:
             print_notices(answer)
             for explanation in explanations:

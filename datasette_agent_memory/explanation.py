@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import AgentMemoryError
-from .search import ScorePart
+from .search import Answer, ScorePart
 
 _PLACE = re.compile(r"(.*?)(?::|#L)([0-9]{1,17})(?:-L?[0-9]{1,17})?", re.DOTALL)
 
@@ -142,6 +143,16 @@ class Explanation:
             "fell_out": fell_out.name if fell_out else None,
             "settings": self.settings,
         }
+
+
+def explanations_as_json(answer: Answer, explanations: Sequence[Explanation]) -> dict[str, Any]:
+    """What a search made of one place."""
+    return {
+        "ok": True,
+        "query": answer.query_as_json(),
+        "notices": answer.notices_as_json(),
+        "explanations": [explanation.as_json() for explanation in explanations],
+    }
 
 
 def _chunks_have(chunks: int) -> str:

@@ -27,7 +27,7 @@ from .embeddings.base import EmbeddingError, Provider
 from .embeddings.queries import NOT_ASKED
 from .embeddings.server import fetch_query_vector, load_secrets, providers_of
 from .explain import Explainer
-from .explanation import Explanation, NothingToExplain, parse_place
+from .explanation import Explanation, NothingToExplain, explanations_as_json, parse_place
 from .files import IndexedFile, list_paths, read_file
 from .fused_sql import FILTERS
 from .schema import MemoryIndex
@@ -100,14 +100,7 @@ async def explain_page(request: Any, datasette: Any) -> Response:
         raise BadRequest(f"place: {error}") from error
     answer, explanations = await found.explained(lambda explainer: explainer.place(path, line))
     if request.url_vars["format"]:
-        return Response.json(
-            {
-                "ok": True,
-                "query": answer.query_as_json(),
-                "notices": answer.notices_as_json(),
-                "explanations": [explanation.as_json() for explanation in explanations],
-            }
-        )
+        return Response.json(explanations_as_json(answer, explanations))
     page_path = memory_path(datasette, found.database)
     return await render(
         datasette,
