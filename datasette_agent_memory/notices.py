@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .connections import INSTALL_SQLITE_VEC
+from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
 from .embeddings import NO_PROVIDER
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
@@ -84,20 +84,19 @@ def provider_of(meta: Mapping[str, Any], providers: Providers) -> Provider | Non
         return None
 
 
-def substring_notice(index: MemoryIndex, q: str) -> Notice | None:
+def substring_notice(conn: Connection, index: MemoryIndex, q: str) -> Notice | None:
     """Why the words of a question have to be looked for in the texts themselves, None where the
     full-text table finds them."""
     if index.has_cjk:
         return None
+    words = plain_words(q)
     if index.tokenizer == "trigram":
-        short = [word for word in plain_words(q) if len(word) < _TRIGRAM]
+        short = any(len(word) < _TRIGRAM for word in words)
         what = f"no words of fewer than {_TRIGRAM} characters" if short else None
+    elif CJK_RUN.search(normalised(q)) or _has_hidden_word(conn, index, words):
+        what = "runs of Chinese, Japanese or Korean whole, and no words inside them"
     else:
-        what = (
-            "runs of Chinese, Japanese or Korean whole, and no words inside them"
-            if CJK_RUN.search(normalised(q))
-            else None
-        )
+        what = None
     if what is None:
         return None
     return Notice(
@@ -105,6 +104,25 @@ def substring_notice(index: MemoryIndex, q: str) -> Notice | None:
         f"Another program made this index, whose full-text table has {what}; so the words of the question "
         "were looked for in the text of each chunk, which is slower.",
     )
+
+
+def _has_hidden_word(conn: Connection, index: MemoryIndex, words: list[str]) -> bool:
+    """Whether a word stands in a text, and the full-text table has it nowhere: inside a run of CJK."""
+    fts, chunks = index.layout.chunks_fts, index.layout.chunks
+    try:
+        missing = [
+            word
+            for word in words
+            if not conn.execute(
+                f"SELECT 1 FROM {fts} WHERE {fts} MATCH fts_query(?) LIMIT 1", (word,)
+            ).fetchone()
+        ]
+        return any(
+            conn.execute(f"SELECT 1 FROM {chunks} WHERE word_count(text, ?) > 0 LIMIT 1", (word,)).fetchone()
+            for word in missing
+        )
+    except sqlite3.Error:  # the search itself will say
+        return False
 
 
 def _missing_vectors(index: MemoryIndex, providers: Providers) -> Notice | None:

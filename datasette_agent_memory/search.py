@@ -298,7 +298,10 @@ def _search(
     if q.strip() and not has_word(q):
         notices.append(Notice("no_words", "The query has no word in it, so nothing matches."))
 
-    substring = substring_notice(index, q) if sides.text and not options.is_replay else None
+    substring = None
+    if sides.text and not options.is_replay:
+        with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
+            substring = substring_notice(conn, index, q)
     if substring:
         notices.append(substring)
         sides = replace(sides, substring=True)

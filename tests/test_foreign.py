@@ -57,8 +57,6 @@ def find(request, workspace, index, database):
 )
 def test_words_are_found_whatever_the_tokenizer(find, q, path):
     answer = find(q)
-    if q == "gen" and "substring" not in [notice.code for notice in answer.notices]:
-        pytest.skip("a Latin word inside a CJK run is found only where the text is looked through")
     assert path in [hit.path for hit in answer.hits][: 2 if q == "AI 插件" else 1]
     assert all(0 < hit.text_score < 1 for hit in answer.hits)
 
