@@ -219,9 +219,8 @@ PARAMETERS: dict[str, Parameter] = {
             "text_norm",
             str,
             "relevance",
-            "How bm25 (r) becomes a text score: r/(1+r), 1/(1+position), r/(best r), or the share of the "
-            "question's words, weighed by how rare they are, that a chunk covers. "
-            "The embedded model has coverage.",
+            "How bm25 (r) becomes a text score: r/(1+r), 1/(1+position), r/(best r), or, as coverage, "
+            "r/(the most that the question's words can give). The embedded model has coverage.",
             "Scores",
             choices=("relevance", "rank", "max", "coverage"),
         ),
@@ -237,7 +236,7 @@ PARAMETERS: dict[str, Parameter] = {
             "rescore",
             bool,
             True,
-            "Give a candidate of the keywords alone the vector score that it has, instead of none.",
+            "Give what one side alone puts forward the score that it has on the other, instead of none.",
             "Scores",
         ),
         Parameter(
