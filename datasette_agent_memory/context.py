@@ -16,6 +16,8 @@ from .sql_functions import date_of_path
 
 _HEADING = re.compile(r" {0,3}(#{1,6})\s(.*)", re.DOTALL)
 _FENCE = re.compile(r" {0,3}(```|~~~)")
+#: What a heading or a fence begins with.
+_SIGNS = frozenset("#`~")
 #: A heading says what it is about at its beginning.
 _MAX_HEADING_CHARS = 200
 
@@ -48,12 +50,16 @@ Place = tuple[int, int, str]
 
 def context_terms(path: str, chunks: Sequence[Place]) -> list[str]:
     """The words of each chunk's context, for all chunks of a file in order."""
-    of_path = _path_words(path)
-    contexts = []
-    for (_, _, text), above in zip(chunks, _headings_above(chunks), strict=True):
-        around = " ".join([of_path, *above])
-        contexts.append(" ".join([around, cjk_terms(around), *hidden_words(f"{text} {around}")]).strip())
-    return contexts
+    of_path = _with_terms(_path_words(path))
+    return [
+        " ".join([of_path, *map(_with_terms, above), *hidden_words(text)])
+        for (_, _, text), above in zip(chunks, _headings_above(chunks), strict=True)
+    ]
+
+
+def _with_terms(text: str) -> str:
+    """A text with what unicode61 does not see in it."""
+    return " ".join(filter(None, [text, cjk_terms(text), *hidden_words(text)]))
 
 
 def _path_words(path: str) -> str:
@@ -86,7 +92,7 @@ def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
             number = min(start + offset, end)
             heading = None
             # Of neighbours that overlap, each line counts once.
-            if number > seen:
+            if number > seen and line.lstrip(" ")[:1] in _SIGNS:
                 if _FENCE.match(line):
                     in_fence = not in_fence
                 match = None if in_fence else _HEADING.match(line)

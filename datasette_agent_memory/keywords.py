@@ -46,6 +46,7 @@ _PARTED = re.compile(
     f"|(?<!,)(?<!{_OTHER})[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_OTHER}|,)"
 )
 
+_DIGIT = re.compile("[-,][0-9]")
 _LONGEST_SIGNED = 40
 _SIGNS = str.maketrans({"+": "plus", "#": "sharp"})
 _CJK_OR_OTHER = re.compile(f"([{_CJK_CHARACTERS}]+)")
@@ -169,11 +170,12 @@ def hidden_words(text: str) -> list[str]:
     the plain forms of full-width letters and digits."""
     plain = normalised(text)
     words = []
-    for signs in _LAST_SIGNS.finditer(plain):
+    for signs in _LAST_SIGNS.finditer(plain) if "+" in plain or "#" in plain else ():
         name = _NAME_AT_END.search(plain[max(0, signs.start() - _LONGEST_SIGNED) : signs.start()])
         if name:
             words.append(_spelt_out(name[0], signs[0]))
-    words += [re.sub("[-,]", "", match[0]) for match in _PARTED.finditer(plain)]
+    if _DIGIT.search(plain):
+        words += [re.sub("[-,]", "", match[0]) for match in _PARTED.finditer(plain)]
     if plain != text:
         seen = set(_WORD.findall(text))
         words += [word for word in _WORD.findall(plain) if word not in seen and not CJK_RUN.search(word)]

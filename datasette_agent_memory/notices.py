@@ -15,7 +15,7 @@ from .keywords import CJK_RUN, normalised, plain_words
 from .schema import MemoryIndex
 
 #: How many chunks have their passages compared: fewer where to find the nearest takes long.
-_NEAREST, _FEW_NEAREST = 256, 128
+_NEAREST, _FEW_NEAREST = 256, 96
 _MANY_CHUNKS = 20_000
 
 #: The length of a term of FTS5's trigram tokenizer.
