@@ -24,6 +24,8 @@ DEPTH = 10
 
 #: sqlite-vec has no wider vectors.
 MAX_DIMENSIONS = 8192
+#: In more chunks than these the nearest take long to find, and fewer are looked into.
+MANY_CHUNKS = 20_000
 #: sqlite-vec refuses a KNN query for more.
 MAX_CANDIDATES = 4096
 

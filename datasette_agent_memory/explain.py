@@ -18,7 +18,7 @@ from typing import Any
 
 from datasette.utils import sqlite_timelimit
 
-from .config import MAX_CANDIDATES, PARAMETERS
+from .config import MANY_CHUNKS, MAX_CANDIDATES, PARAMETERS
 from .connections import Connection, snapshot, sqlite3
 from .explanation import Explanation, Step, Word
 from .fused_sql import FILTERS, Statement
@@ -29,8 +29,8 @@ from .search import Answer, score_parts, statement_of
 
 #: More chunks of a file than this are not explained at once.
 _MAX_CHUNKS = 20
-#: Of more chunks than these, fewer are put in order.
-_MANY_CHUNKS, _LARGE_DEPTH = 20_000, 1024
+#: How many are put in order where there are many chunks.
+_LARGE_DEPTH = 1024
 #: So many changes of settings are tried one after another.
 _MAX_REMEDIES = 10
 #: How many times the time limit of a statement the whole may take.
@@ -273,7 +273,7 @@ class Explainer:
 
     @property
     def _depth(self) -> int:
-        return MAX_CANDIDATES if self._answer.index.chunk_count <= _MANY_CHUNKS else _LARGE_DEPTH
+        return MAX_CANDIDATES if self._answer.index.chunk_count <= MANY_CHUNKS else _LARGE_DEPTH
 
     @cached_property
     def _text_places(self) -> dict[str, Any]:

@@ -8,15 +8,13 @@ from typing import Any
 
 from .config import SearchOptions
 from .layouts import Layout
+from .sql_functions import BM25_B, BM25_K1
 
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 RRF_K = 60
 
 #: How many keyword hits are scored, at least, where each candidate has both its scores.
 _RANKED = 256
-
-#: BM25's k1 and b as FTS5 has them.
-_BM25_K1, _BM25_B = 1.2, 0.75
 
 
 @dataclass(frozen=True)
@@ -279,7 +277,7 @@ class _Builder:
                 "found AS MATERIALIZED",
                 "SELECT id, count(*) = (SELECT count(*) FROM words) AS every_word,\n"
                 "  -sum(bm25_ceiling(chunks, total) * times\n"
-                f"    / (times + {_BM25_K1} * ({1 - _BM25_B} + {_BM25_B} * length / average))) AS bm25\n"
+                f"    / (times + {BM25_K1} * ({1 - BM25_B} + {BM25_B} * length / average))) AS bm25\n"
                 f"FROM matches\nJOIN words USING (word)\nCROSS JOIN size{where}\nGROUP BY id{having}\n"
                 f"ORDER BY every_word DESC, bm25\nLIMIT {self._ranked}",
             ),

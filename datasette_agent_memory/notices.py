@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .config import MANY_CHUNKS
 from .connections import INSTALL_SQLITE_VEC, Connection, sqlite3
 from .embeddings import NO_PROVIDER
 from .embeddings.base import EmbeddingError, Provider
@@ -16,7 +17,6 @@ from .schema import MemoryIndex
 
 #: How many chunks have their passages compared: fewer where to find the nearest takes long.
 _NEAREST, _FEW_NEAREST = 256, 96
-_MANY_CHUNKS = 20_000
 
 #: The length of a term of FTS5's trigram tokenizer.
 _TRIGRAM = 3
@@ -72,7 +72,7 @@ def usable_sides(
     provider = provider_of(index.meta, providers) if vector else None
     passages = 0
     if provider is not None and provider.has_passages and index.has_passages:
-        passages = _FEW_NEAREST if index.chunk_count > _MANY_CHUNKS else _NEAREST
+        passages = _FEW_NEAREST if index.chunk_count > MANY_CHUNKS else _NEAREST
     return Sides(vector, text, scan, passages), notices
 
 

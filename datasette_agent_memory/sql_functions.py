@@ -38,6 +38,9 @@ DEFAULT_VECTOR_WEIGHT = 0.7
 DEFAULT_TEXT_WEIGHT = 0.3
 DEFAULT_HALF_LIFE_DAYS = 30.0
 
+#: BM25's k1 and b as FTS5 has them.
+BM25_K1, BM25_B = 1.2, 0.75
+
 #: The time of MMR grows with the square of the rows, and SQLite cannot interrupt it.
 MAX_DIVERSIFIED = 512
 
@@ -120,7 +123,7 @@ def bm25_ceiling(chunks: object, total: object) -> float | None:
         return None
     having = min(max(1.0, having), max(1.0, all_))
     ratio = (max(1.0, all_) - having + 0.5) / (having + 0.5)
-    return 2.2 * max(1e-6, math.log(ratio))
+    return (BM25_K1 + 1) * max(1e-6, math.log(ratio))
 
 
 def hybrid_score(

@@ -78,10 +78,8 @@ def _greatest_share(
     else:
         terms, having, texts = query_terms(q), f"{layout.chunks_fts} MATCH value", layout.chunks_fts
     try:
-        chunks, total = (
-            f"SELECT count(*) FROM {texts} WHERE {having}",
-            f"SELECT count(*) FROM {layout.chunks}",
-        )
+        chunks = f"SELECT count(*) FROM {texts} WHERE {having}"
+        total = f"SELECT count(*) FROM {layout.chunks}"
         rows = conn.execute(
             f"SELECT value, bm25_ceiling(({chunks}), ({total})) AS weight"
             " FROM (SELECT value FROM json_each(:terms))",
