@@ -21,7 +21,7 @@ def prepare_connection(conn, database, datasette):  # type: ignore[no-untyped-de
 
 @hookimpl
 def startup(datasette):  # type: ignore[no-untyped-def]
-    from .views import start
+    from .databases import start
 
     return start(datasette)
 
@@ -50,13 +50,13 @@ def register_routes():  # type: ignore[no-untyped-def]
 
 @hookimpl
 def menu_links(datasette, actor, request):  # type: ignore[no-untyped-def]
-    from .views import memory_menu_links
+    from .databases import memory_menu_links
 
     return memory_menu_links(datasette, actor)
 
 
 @hookimpl
 def database_actions(datasette, actor, database):  # type: ignore[no-untyped-def]
-    from .views import memory_database_actions
+    from .databases import memory_database_actions
 
     return memory_database_actions(datasette, actor, database)

@@ -1,0 +1,101 @@
+"""The attached databases that hold an agent's memory, and the ways that lead to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import click
+from datasette.utils.asgi import Forbidden
+
+from .config import PLUGIN_NAME, ParameterError, configured_options, embedding_settings, resolve_options
+from .connections import sqlite3
+from .embeddings.base import EmbeddingError, Provider
+from .embeddings.server import providers_of
+from .schema import MemoryIndex
+from .web import ensure_readable, memory_path
+
+
+async def start(datasette: Any) -> None:
+    """Refuse a bad configuration at once, and load the model that queries will need."""
+    try:
+        embedding_settings(datasette)
+        for database in attached(datasette):
+            resolve_options({}, configured_options(datasette, database.name))
+    except ParameterError as error:
+        raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
+    for _, index in await indexes(attached(datasette)):
+        try:
+            provider = providers_of(datasette).of_index(index.meta) if index.has_embeddings else None
+        except EmbeddingError:
+            continue
+        if provider is not None and provider.in_process:
+            # In the background: the server answers meanwhile, and a failure is told by the search.
+            threading.Thread(target=_load_quietly, args=(provider,), daemon=True).start()
+
+
+def _load_quietly(provider: Provider) -> None:
+    with suppress(EmbeddingError):
+        provider.load()
+
+
+def memory_menu_links(datasette: Any, actor: Any) -> Callable[[], Awaitable[list[dict[str, str]]]]:
+    async def links() -> list[dict[str, str]]:
+        found = await memory_databases(datasette, actor)
+        if not found:
+            return []
+        path = (
+            memory_path(datasette, found[0][0]) if len(found) == 1 else datasette.urls.path("/-/agent-memory")
+        )
+        return [{"href": path, "label": "Agent memory"}]
+
+    return links
+
+
+def memory_database_actions(
+    datasette: Any, actor: Any, database: str
+) -> Callable[[], Awaitable[list[dict[str, str]]]]:
+    async def actions() -> list[dict[str, str]]:
+        return [
+            {
+                "href": memory_path(datasette, found),
+                "label": "Search agent memory",
+                "description": "What the agent remembers, with every score explained",
+            }
+            for found, _ in await memory_databases(datasette, actor, [datasette.get_database(database)])
+        ]
+
+    return actions
+
+
+def attached(datasette: Any) -> list[Any]:
+    # 0.65 lists its own _internal database among the others.
+    return [database for name, database in datasette.databases.items() if name != "_internal"]
+
+
+async def indexes(databases: list[Any]) -> list[tuple[Any, MemoryIndex]]:
+    found = []
+    for database in databases:
+        try:
+            index = await database.execute_fn(MemoryIndex.read)
+        except sqlite3.Error:  # a database that cannot be read hides no other
+            continue
+        if index is not None:
+            found.append((database, index))
+    return found
+
+
+async def memory_databases(
+    datasette: Any, actor: Any, databases: list[Any] | None = None
+) -> list[tuple[Any, MemoryIndex]]:
+    """The databases, of those given or all, with an index that the actor may read."""
+    readable = []
+    for database, index in await indexes(attached(datasette) if databases is None else databases):
+        try:
+            await ensure_readable(datasette, actor, database.name, index.layout.chunks)
+        except Forbidden:
+            continue
+        readable.append((database, index))
+    return readable

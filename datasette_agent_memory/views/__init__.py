@@ -1,0 +1,8 @@
+"""Pages and JSON."""
+
+from .file import file_page as file_page
+from .home import home_page as home_page
+from .search import agent_page as agent_page
+from .search import explain_page as explain_page
+from .search import search_page as search_page
+from .status import status_page as status_page

@@ -1,0 +1,198 @@
+"""Searching one memory, and why it found or missed something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlencode
+
+from datasette.utils.asgi import Response
+
+from ..config import (
+    PARAMETERS,
+    configured_options,
+    embedding_settings,
+)
+from ..connections import snapshot
+from ..embeddings.queries import NOT_ASKED
+from ..embeddings.server import fetch_query_vector, load_secrets, providers_of
+from ..explain import Explainer
+from ..explanation import Explanation, NothingToExplain, explanations_as_json, parse_place
+from ..files import list_paths
+from ..fused_sql import FILTERS
+from ..search import Answer, query_provider, search
+from ..web import (
+    BadRequest,
+    flag,
+    may_execute_sql,
+    memory_path,
+    readable_database,
+    render,
+    sql_path,
+    view,
+)
+
+
+@view
+async def search_page(request: Any, datasette: Any) -> Response:
+    """The search page of one database, and the same as JSON."""
+    found = await _search(request, datasette)
+    database, answer = found.database, found.answer
+    if request.url_vars["format"]:
+        shape = request.args.get("_shape") or "objects"
+        if shape not in ("objects", "openclaw"):
+            raise BadRequest("_shape must be one of objects, openclaw")
+        if shape == "openclaw":
+            return Response.json(answer.as_openclaw())
+        explanations: list[Explanation] = []
+        if flag(request, "explain"):
+            answer, explanations = await found.explained(lambda explainer: explainer.hits())
+        return Response.json(answer.as_json(explanations))
+    path = memory_path(datasette, database)
+    return await render(
+        datasette,
+        request,
+        "agent_memory_search.html",
+        {
+            "database": database.name,
+            "answer": answer,
+            "paths": [] if answer.q.strip() else await database.execute_fn(list_paths),
+            "groups": [
+                (group, list(parameters))
+                for group, parameters in groupby(PARAMETERS.values(), lambda parameter: parameter.group)
+            ],
+            "given": found.given_values,
+            "place_query": urlencode({"q": answer.q, **found.given_values}),
+            "defaults": answer.defaults.as_parameters(),
+            "page_path": path,
+            "json_path": f"{path}.json?{request.query_string}",
+            "sql_path": (
+                sql_path(datasette, database, answer)
+                if await may_execute_sql(datasette, request.actor, database.name)
+                else None
+            ),
+        },
+    )
+
+
+@view
+async def explain_page(request: Any, datasette: Any) -> Response:
+    """What a search made of the chunks at one place."""
+    found = await _search(request, datasette)
+    try:
+        path, line = parse_place(request.args.get("place") or "")
+    except NothingToExplain as error:
+        raise BadRequest(f"place: {error}") from error
+    answer, explanations = await found.explained(lambda explainer: explainer.place(path, line))
+    if request.url_vars["format"]:
+        return Response.json(explanations_as_json(answer, explanations))
+    page_path = memory_path(datasette, found.database)
+    return await render(
+        datasette,
+        request,
+        "agent_memory_explain.html",
+        {
+            "database": found.database.name,
+            "answer": answer,
+            "path": path,
+            "line": line,
+            "explanations": explanations,
+            "page_path": page_path,
+            "search_query": urlencode({"q": answer.q, **found.given_values}),
+            "with_settings": lambda settings: urlencode(
+                {
+                    name: value
+                    for name, value in {"q": answer.q, **found.given_values, **settings}.items()
+                    if value is not None
+                }
+            ),
+            "given": found.given_values,
+            "json_path": f"{page_path}/explain.json?{request.query_string}",
+        },
+    )
+
+
+@view
+async def agent_page(request: Any, datasette: Any) -> Response:
+    """The same question as this search answers it, and as OpenClaw did, side by side."""
+    ours = await _search(request, datasette)
+    # By its own rules, whatever this search is told: only what is asked, and of which notes.
+    rules = {name: None for name in PARAMETERS if name not in (*FILTERS, "k", "now")}
+    theirs = await _search(request, datasette, {**rules, "preset": "openclaw"})
+    if request.url_vars["format"]:
+        return Response.json({"ok": True, "search": ours.answer.as_json(), "agent": theirs.answer.as_json()})
+    page_path = memory_path(datasette, ours.database)
+    return await render(
+        datasette,
+        request,
+        "agent_memory_agent.html",
+        {
+            "database": ours.database.name,
+            "ours": ours.answer,
+            "theirs": theirs.answer,
+            "page_path": page_path,
+            "search_query": urlencode({"q": ours.answer.q, **ours.given_values}),
+            "json_path": f"{page_path}/agent.json?{request.query_string}",
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One search of a request, and what it takes to run it again."""
+
+    database: Any
+    answer: Answer
+    given: dict[str, Any]
+    run: Callable[[Any, Mapping[str, object]], Answer]
+    time_limit_ms: int
+
+    @property
+    def given_values(self) -> dict[str, Any]:
+        return {name: value for name, value in self.given.items() if value}
+
+    async def explained(
+        self, explain: Callable[[Explainer], list[Explanation]]
+    ) -> tuple[Answer, list[Explanation]]:
+        """The answer with what there is to say of it, both of one state of the database."""
+
+        def both(conn: Any) -> tuple[Answer, list[Explanation]]:
+            with snapshot(conn):
+                answer = self.run(conn, self.given)
+                explainer = Explainer(
+                    conn,
+                    answer,
+                    lambda settings: self.run(conn, {**self.given, **settings}),
+                    self.time_limit_ms,
+                )
+                return answer, explain(explainer)
+
+        answer, explanations = await self.database.execute_fn(both)
+        return answer, explanations
+
+
+async def _search(
+    request: Any, datasette: Any, more: Mapping[str, str | None] = MappingProxyType({})
+) -> _Search:
+    """The search that a request asks for, with `more` parameters in place of its own."""
+    database = await readable_database(request, datasette)
+    q = request.args.get("q") or ""
+    given = {**{name: request.args.get(name) for name in PARAMETERS}, **more}
+    configured = configured_options(datasette, database.name)
+    time_limit_ms = datasette.setting("sql_time_limit_ms")
+    await load_secrets(datasette)
+    providers = providers_of(datasette)
+    # The provider is asked before the SQL is run: meanwhile no connection is held.
+    provider = await database.execute_fn(lambda conn: query_provider(conn, q, given, configured, providers))
+    asked = NOT_ASKED
+    if provider is not None:
+        asked = await fetch_query_vector(provider, q, embedding_settings(datasette), request.actor)
+
+    def run(conn: Any, given: Mapping[str, object]) -> Answer:
+        return search(conn, q, given, configured, time_limit_ms, providers, asked)
+
+    answer = await database.execute_fn(lambda conn: run(conn, given))
+    return _Search(database, answer, given, run, time_limit_ms)

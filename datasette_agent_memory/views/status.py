@@ -1,0 +1,33 @@
+"""The health of one memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasette.utils.asgi import Response
+
+from ..embeddings.server import load_secrets, providers_of
+from ..status import read_status
+from ..web import memory_path, readable_database, render, view
+
+
+@view
+async def status_page(request: Any, datasette: Any) -> Response:
+    """What the index of one database holds."""
+    database = await readable_database(request, datasette)
+    await load_secrets(datasette)
+    status = await database.execute_fn(lambda conn: read_status(conn, providers_of(datasette)))
+    if request.url_vars["format"]:
+        return Response.json(status)
+    path = memory_path(datasette, database)
+    return await render(
+        datasette,
+        request,
+        "agent_memory_status.html",
+        {
+            "database": database.name,
+            "status": status,
+            "page_path": path,
+            "json_path": f"{path}/status.json",
+        },
+    )
