@@ -27,6 +27,14 @@ def startup(datasette):  # type: ignore[no-untyped-def]
 
 
 @hookimpl
+def prepare_jinja2_environment(env, datasette):  # type: ignore[no-untyped-def]
+    from .visible import visible
+
+    # Names of filters are global.
+    env.filters["agent_memory_visible"] = visible
+
+
+@hookimpl
 def register_secrets():  # type: ignore[no-untyped-def]
     from .embeddings.server import secrets
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -13,6 +14,7 @@ from datasette.utils.asgi import Forbidden, NotFound, Response
 
 from .config import FALSE, TRUE, ParameterError
 from .connections import sqlite3
+from .content_security import policy_of
 from .errors import AgentMemoryError
 from .files import FileNotIndexed
 from .layouts import find_layout
@@ -129,8 +131,24 @@ def line_number(request: Any, name: str) -> int | None:
     return int(text)
 
 
-async def render(datasette: Any, request: Any, template: str, context: dict[str, Any]) -> Response:
-    return Response.html(await datasette.render_template(template, context, request=request))
+async def render(
+    datasette: Any, request: Any, template: str, context: dict[str, Any], status: int = 200
+) -> Response:
+    """A page of a template that extends agent_memory_base.html."""
+    # Nothing in a memory can know it, and so none can pretend to end the content.
+    mark = secrets.token_hex(16)
+    html = await datasette.render_template(template, {**context, "content_mark": mark}, request=request)
+    before, _, rest = html.partition(mark)
+    frame = before + rest.rpartition(mark)[2]
+    # 0.65 does not say it, and a screen reader would have to guess.
+    html = html.replace(f"<!-- {mark} -->", "").replace("<html>", '<html lang="en">', 1)
+    headers = {
+        "Content-Security-Policy": policy_of(frame),
+        "X-Content-Type-Options": "nosniff",
+        # A link in a memory does not tell where it was followed from: addresses have queries.
+        "Referrer-Policy": "same-origin",
+    }
+    return Response.html(html, status=status, headers=headers)
 
 
 async def _error(datasette: Any, request: Any, message: str, status: int, as_json: bool) -> Response:
@@ -138,8 +156,7 @@ async def _error(datasette: Any, request: Any, message: str, status: int, as_jso
         body = {"ok": False, "error": message, "errors": [message], "status": status}
         return Response(json.dumps(body), status=status, content_type="application/json; charset=utf-8")
     context = {"message": message, "status": status}
-    html = await datasette.render_template("agent_memory_error.html", context, request=request)
-    return Response.html(html, status=status)
+    return await render(datasette, request, "agent_memory_error.html", context, status)
 
 
 def flag(request: Any, name: str) -> bool:

@@ -35,5 +35,5 @@ async def home_page(request: Any, datasette: Any) -> Response:
             }
         )
     return await render(
-        datasette, request, "agent_memory_home.html", {"databases": databases, "page_path": ""}
+        datasette, request, "agent_memory_home.html", {"databases": databases, "page_path": None}
     )

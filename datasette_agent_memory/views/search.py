@@ -57,6 +57,7 @@ async def search_page(request: Any, datasette: Any) -> Response:
         request,
         "agent_memory_search.html",
         {
+            "tab": "search",
             "database": database.name,
             "answer": answer,
             "paths": [] if answer.q.strip() else await database.execute_fn(list_paths),

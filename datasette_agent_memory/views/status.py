@@ -25,6 +25,7 @@ async def status_page(request: Any, datasette: Any) -> Response:
         request,
         "agent_memory_status.html",
         {
+            "tab": "status",
             "database": database.name,
             "status": status,
             "page_path": path,
