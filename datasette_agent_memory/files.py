@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, join_chunks
+from .config import SearchOptions
 from .connections import Connection
 from .errors import AgentMemoryError
+from .fused_sql import FILTERS, all_of
 from .schema import MemoryIndex, as_text
 from .search import NotAMemoryDatabase
 from .sources import SourceFile, UnreadableFile, read_source, sha256
+from .sql_functions import date_of_path
 
 #: A row that speaks of more lines is damaged, and would be laid out in memory.
 _MAX_LINES = 10_000_000
@@ -45,11 +49,31 @@ class IndexedFile:
         return "".join(lines[first:] if count is None else lines[first : first + count])
 
 
-def list_paths(conn: Connection) -> list[str]:
-    """The indexed files, in the order of their paths; raises NotAMemoryDatabase."""
+@dataclass(frozen=True)
+class ListedFile:
+    """A file of the index, by its name alone."""
+
+    path: str
+    source: str
+
+    @property
+    def date(self) -> datetime | None:
+        return date_of_path(self.path)
+
+
+def list_files(conn: Connection, options: SearchOptions | None = None) -> list[ListedFile]:
+    """The indexed files, those that pass the options' filters: first those without a date, then
+    the newest; raises NotAMemoryDatabase."""
     index = _index(conn)
+    given = {name: getattr(options, name) for name in FILTERS if options and getattr(options, name)}
+    where = f"where {all_of([FILTERS[name] for name in given])}" if given else ""
     table = index.layout.files if index.has_files else index.layout.chunks
-    return [as_text(row[0]) for row in conn.execute(f"select distinct path from {table} order by path")]
+    rows = conn.execute(f"select distinct path, source from {table} {where} order by path", given)
+    files = [ListedFile(as_text(path), as_text(source)) for path, source in rows]
+    dated = sorted(
+        (file for file in files if file.date), key=lambda file: file.date or datetime.min, reverse=True
+    )
+    return [file for file in files if not file.date] + dated
 
 
 def read_file(conn: Connection, path: str) -> IndexedFile:

@@ -82,20 +82,20 @@ class _Builder:
         options, sides = self.options, self.sides
         if sides.vector:
             self._add_vector_hits()
+            self.ctes.append(ranks_of("vector", "vector_score DESC"))
         if sides.text:
             if sides.substring:
                 self._add_found_substrings()
             else:
                 self._add_found()
             self.ctes.append(("text_hits AS MATERIALIZED", self._text_hits()))
+            self.ctes.append(ranks_of("text", "every_word DESC, bm25"))
         if sides.vector and sides.text:
             best = "text_hits"
             if self._scores_all:
                 best = "(SELECT id FROM text_hits ORDER BY every_word DESC, bm25 LIMIT :candidates)"
             self.ctes.append(("candidates AS", f"SELECT id FROM vector_hits UNION SELECT id FROM {best}"))
-            if options.fusion == "rrf":
-                self.ctes += [(f"{side}_ranks AS", _ranks_sql(side)) for side in ("vector", "text")]
-            elif self._scores_all:
+            if self._scores_all:
                 self.ctes.append(("scores AS MATERIALIZED", self._scores()))
         scored = self._scored()
 
@@ -308,9 +308,9 @@ class _Builder:
     def _scores(self) -> str:
         """Each candidate with the scores that it has, whichever side put it forward."""
         return (
-            f"SELECT id, coalesce(vector_score, {self._similarity()}) AS vector_score, text_score\n"
-            f"FROM candidates\nJOIN {self.layout.chunks} USING (id)\n"
-            f"LEFT JOIN vector_hits USING (id)\nLEFT JOIN text_hits USING (id){self._join_passages()}"
+            f"SELECT id, coalesce(vector_score, {self._similarity()}) AS vector_score, text_score,\n"
+            f"  vector_rank, text_rank\nFROM candidates\nJOIN {self.layout.chunks} USING (id)\n"
+            f"LEFT JOIN vector_ranks USING (id)\nLEFT JOIN text_ranks USING (id){self._join_passages()}"
         )
 
     def _scored(self) -> str:
@@ -320,29 +320,28 @@ class _Builder:
             vector, text = "vector_score", "text_score"
             source = (
                 f"FROM candidates\nJOIN {chunks} USING (id)\n"
-                "LEFT JOIN vector_hits USING (id)\nLEFT JOIN text_hits USING (id)"
+                "LEFT JOIN vector_ranks USING (id)\nLEFT JOIN text_ranks USING (id)"
             )
             if options.fusion == "rrf":
                 # 1 for the first of a side; a common factor changes no order.
                 vector, text = (f"{RRF_K + 1}.0 / ({RRF_K} + {side}_rank)" for side in ("vector", "text"))
-                source = source.replace("_hits USING", "_ranks USING")
             elif self._scores_all:
                 source = f"FROM scores\nJOIN {chunks} USING (id)"
             score = f"hybrid_score({vector}, {text}, :vector_weight, :text_weight)"
             params |= {"vector_weight": options.vector_weight, "text_weight": options.text_weight}
-            scores = ["vector_score", "text_score"]
+            scores = ["vector_score", "text_score", "vector_rank", "text_rank"]
         elif sides.vector:
             score = "vector_score"
-            source = f"FROM vector_hits\nJOIN {chunks} USING (id)"
-            scores = ["vector_score", "NULL AS text_score"]
+            source = f"FROM vector_ranks\nJOIN {chunks} USING (id)"
+            scores = ["vector_score", "NULL AS text_score", "vector_rank", "NULL AS text_rank"]
         elif sides.text:
             score = "text_score"
-            source = f"FROM text_hits\nJOIN {chunks} USING (id)"
-            scores = ["NULL AS vector_score", "text_score"]
+            source = f"FROM text_ranks\nJOIN {chunks} USING (id)"
+            scores = ["NULL AS vector_score", "text_score", "NULL AS vector_rank", "text_rank"]
         else:
             score = "NULL"
             source = f"FROM {chunks}"
-            scores = ["NULL AS vector_score", "NULL AS text_score"]
+            scores = [f"NULL AS {side}_{of}" for of in ("score", "rank") for side in ("vector", "text")]
         if options.decay:
             age = "memory_age(path, :now)"
             params |= {"now": options.now, "half_life": options.half_life}
@@ -361,8 +360,10 @@ FILTERS = {
 }
 
 
-def _ranks_sql(side: str) -> str:
+def ranks_of(side: str, order: str) -> tuple[str, str]:
+    """The table expression that gives each hit of a side its place there, 1 first."""
     return (
-        f"SELECT *, rank() OVER (ORDER BY {side}_score DESC) AS {side}_rank\n"
-        f"FROM {side}_hits\nWHERE {side}_score IS NOT NULL"
+        f"{side}_ranks AS MATERIALIZED",
+        f"SELECT *, rank() OVER (ORDER BY {order}) AS {side}_rank\n"
+        f"FROM {side}_hits\nWHERE {side}_score IS NOT NULL",
     )

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from .config import SearchOptions
-from .fused_sql import FILTERS, Sides, Statement, all_of
+from .fused_sql import FILTERS, Sides, Statement, all_of, ranks_of
 from .keywords import MAX_TERMS, NO_MATCH
 from .schema import MemoryIndex
 from .sql_functions import date_of_path, parse_moment
@@ -73,27 +73,32 @@ class _Builder:
                 allowed = f"SELECT id FROM {chunks}\nWHERE {all_of(self.filters)}"
                 ctes.append(("allowed AS MATERIALIZED", allowed))
             ctes.append(("vector_hits AS MATERIALIZED", self._vector_hits()))
+            ctes.append(ranks_of("vector", "vector_score DESC"))
         if sides.text:
             is_alone = not self.index.has_embeddings
             text_hits = self._keyword_hits() if is_alone else self._text_hits()
             ctes.append(("text_hits AS MATERIALIZED", text_hits))
+            ctes.append(ranks_of("text", "text_score DESC"))
         if sides.vector and sides.text:
             ctes.append(("candidates AS", "SELECT id FROM vector_hits UNION SELECT id FROM text_hits"))
             score = "hybrid_score(vector_score, text_score, :vector_weight, :text_weight)"
-            scores = ["vector_score", "text_score"]
+            scores = ["vector_score", "text_score", "vector_rank", "text_rank"]
             source = (
                 f"FROM candidates\nJOIN {chunks} USING (id)\n"
-                "LEFT JOIN vector_hits USING (id)\nLEFT JOIN text_hits USING (id)"
+                "LEFT JOIN vector_ranks USING (id)\nLEFT JOIN text_ranks USING (id)"
             )
             self.params |= {"vector_weight": options.vector_weight, "text_weight": options.text_weight}
         elif sides.vector:
-            score, scores = "vector_score", ["vector_score", "NULL AS text_score"]
-            source = f"FROM vector_hits\nJOIN {chunks} USING (id)"
+            score = "vector_score"
+            scores = ["vector_score", "NULL AS text_score", "vector_rank", "NULL AS text_rank"]
+            source = f"FROM vector_ranks\nJOIN {chunks} USING (id)"
         elif sides.text:
-            score, scores = "text_score", ["NULL AS vector_score", "text_score"]
-            source = f"FROM text_hits\nJOIN {chunks} USING (id)"
+            score = "text_score"
+            scores = ["NULL AS vector_score", "text_score", "NULL AS vector_rank", "text_rank"]
+            source = f"FROM text_ranks\nJOIN {chunks} USING (id)"
         else:
-            score, scores = "NULL", ["NULL AS vector_score", "NULL AS text_score"]
+            score = "NULL"
+            scores = [f"NULL AS {side}_{of}" for of in ("score", "rank") for side in ("vector", "text")]
             source = f"FROM {chunks}"
         if options.decay:
             mtime = f"(SELECT mtime FROM {self.layout.files} AS files WHERE files.path = {chunks}.path)"

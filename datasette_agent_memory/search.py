@@ -13,7 +13,7 @@ from typing import Any
 
 from datasette.utils import sqlite_timelimit
 
-from .config import DEFAULT_EMBEDDING_TIMEOUT_S, SearchOptions, resolve_options
+from .config import DEFAULT_EMBEDDING_TIMEOUT_S, MAX_CANDIDATES, SearchOptions, resolve_options
 from .connections import Connection, snapshot, sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
@@ -28,6 +28,9 @@ from .schema import MemoryIndex, as_line, as_text, read_meta
 from .snippets import EXCERPT_CHARS, SNIPPET_CHARS, Snippet, Span, best_part, find_matches
 from .sql_functions import normalised_weights, today
 from .weak import WeakMatch, weak_match
+
+#: As many as both sides can put forward.
+_EVERYTHING = 2 * MAX_CANDIDATES
 
 
 class NotAMemoryDatabase(AgentMemoryError):
@@ -47,11 +50,16 @@ class Hit:
     score: float
     vector_score: float | None
     text_score: float | None
+    #: Its place among what each side put forward, 1 first; None where that side did not.
+    vector_rank: int | None
+    text_rank: int | None
     decay: float
     age_days: float | None
     text: str
     #: The spans of the text that match the query.
     matches: list[Span]
+    #: The nearest heading above what is shown of it, empty where there is none.
+    title: str = ""
 
     @property
     def snippet(self) -> Snippet:
@@ -87,6 +95,8 @@ class Hit:
             "age_days": self.age_days,
             "snippet": self.snippet.text,
             "citation": self.citation,
+            "vector_rank": self.vector_rank,
+            "text_rank": self.text_rank,
         }
 
 
@@ -99,6 +109,8 @@ class Answer:
     index: MemoryIndex
     notices: list[Notice]
     hits: list[Hit]
+    #: The path and source of all that the search found, in its order: the hits are the first of them.
+    found: list[tuple[str, str]]
     #: Why what was found is hardly an answer, None where it may be one.
     weak: WeakMatch | None
     sides: Sides
@@ -315,7 +327,8 @@ def _search(
         attempted = time.perf_counter()
         try:
             with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
-                rows = conn.execute(statement.sql, statement.params).fetchall()
+                # All that it would put in order: the first k of them are what LIMIT :k leaves.
+                rows = conn.execute(statement.sql, {**statement.params, "k": _EVERYTHING}).fetchall()
             break
         except sqlite3.Error as error:
             rows = []
@@ -323,7 +336,7 @@ def _search(
             timed_out = time_limit_ms is not None and _milliseconds_since(attempted) >= time_limit_ms
             notices.append(_failure(error, time_limit_ms if timed_out else None, next_sides))
     sql_ms = _milliseconds_since(sql_started)
-    hits = _hits(rows, q)
+    hits = _hits(rows[: options.k], q)
     with sqlite_timelimit(conn, time_limit_ms) if time_limit_ms else nullcontext():
         weak = weak_match(conn, index.layout, q, hits, sides, provider)
 
@@ -334,6 +347,7 @@ def _search(
         index=index,
         notices=notices,
         hits=hits,
+        found=[(as_text(row["path"]), as_text(row["source"])) for row in rows],
         weak=weak,
         sides=sides,
         statement=statement,
@@ -423,6 +437,8 @@ def _hits(rows: list[Any], q: str) -> list[Hit]:
             score=row["score"],
             vector_score=row["vector_score"],
             text_score=row["text_score"],
+            vector_rank=row["vector_rank"],
+            text_rank=row["text_rank"],
             decay=row["decay"] if has_decay else 1.0,
             age_days=row["age_days"] if has_decay else None,
             text=text,

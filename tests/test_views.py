@@ -76,7 +76,10 @@ async def test_json_has_the_designs_shape(datasette):
         "age_days",
         "snippet",
         "citation",
+        "vector_rank",
+        "text_rank",
     ]
+    assert (hit["vector_rank"], hit["text_rank"]) == (1, 1)
     assert (hit["path"], hit["start_line"], hit["end_line"]) == ("memory/2026-01-05.md", 1, 8)
     assert hit["citation"] == "memory/2026-01-05.md#L1-L8" and (hit["decay"], hit["age_days"]) == (1.0, None)
     assert hit["snippet"].startswith("# Monday")

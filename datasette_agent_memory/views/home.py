@@ -8,7 +8,7 @@ from datasette.utils.asgi import Response
 
 from ..connections import sqlite3
 from ..databases import memory_databases
-from ..files import list_paths
+from ..files import list_files
 from ..web import is_1_0, memory_path, render, view
 
 
@@ -22,7 +22,7 @@ async def home_page(request: Any, datasette: Any) -> Response:
     databases = []
     for database, index in await memory_databases(datasette, request.actor):
         try:
-            files = len(await database.execute_fn(list_paths))
+            files = len(await database.execute_fn(list_files))
         except sqlite3.Error:  # one that is damaged hides no other
             files = 0
         databases.append(

@@ -17,11 +17,14 @@ from ..config import (
     embedding_settings,
 )
 from ..connections import snapshot
+from ..dates import age_in_words, date_in_words
 from ..embeddings.queries import NOT_ASKED
 from ..embeddings.server import fetch_query_vector, load_secrets, providers_of
 from ..explain import Explainer
 from ..explanation import Explanation, NothingToExplain, explanations_as_json, parse_place
-from ..files import list_paths
+from ..exports import as_csv, as_markdown
+from ..facets import facets_of
+from ..files import list_files
 from ..fused_sql import FILTERS
 from ..search import Answer, query_provider, search
 from ..web import (
@@ -35,23 +38,24 @@ from ..web import (
     view,
 )
 
+#: The parameters that have sliders beside the results.
+_TUNED = ("vector_weight", "text_weight", "min_score", "decay", "half_life", "mmr", "lambda")
+
 
 @view
 async def search_page(request: Any, datasette: Any) -> Response:
-    """The search page of one database, and the same as JSON."""
+    """The search page of one database, and the same as JSON, CSV and Markdown."""
     found = await _search(request, datasette)
     database, answer = found.database, found.answer
-    if request.url_vars["format"]:
-        shape = request.args.get("_shape") or "objects"
-        if shape not in ("objects", "openclaw"):
-            raise BadRequest("_shape must be one of objects, openclaw")
-        if shape == "openclaw":
-            return Response.json(answer.as_openclaw())
-        explanations: list[Explanation] = []
-        if flag(request, "explain"):
-            answer, explanations = await found.explained(lambda explainer: explainer.hits())
-        return Response.json(answer.as_json(explanations))
+    format = request.url_vars["format"]
+    if format == ".json":
+        return await _search_json(request, found)
+    if format:
+        body, kind = (as_csv(answer), "csv") if format == ".csv" else (as_markdown(answer), "markdown")
+        return Response(body, content_type=f"text/{kind}; charset=utf-8")
     path = memory_path(datasette, database)
+    is_search = bool(answer.q.strip())
+    files = [] if is_search else await database.execute_fn(lambda conn: list_files(conn, answer.options))
     return await render(
         datasette,
         request,
@@ -60,16 +64,22 @@ async def search_page(request: Any, datasette: Any) -> Response:
             "tab": "search",
             "database": database.name,
             "answer": answer,
-            "paths": [] if answer.q.strip() else await database.execute_fn(list_paths),
+            "files": files,
+            "facets": facets_of(
+                answer.found if is_search else [(file.path, file.source) for file in files],
+                found.given_values,
+            ),
             "groups": [
-                (group, list(parameters))
+                (group, [parameter for parameter in parameters if parameter.name not in _TUNED])
                 for group, parameters in groupby(PARAMETERS.values(), lambda parameter: parameter.group)
             ],
+            "tuned": [PARAMETERS[name] for name in _TUNED],
             "given": found.given_values,
-            "place_query": urlencode({"q": answer.q, **found.given_values}),
+            "query_with": found.query_with,
+            "date_in_words": date_in_words,
+            "age_in_words": lambda path: age_in_words(path, answer.options.now),
             "defaults": answer.defaults.as_parameters(),
             "page_path": path,
-            "json_path": f"{path}.json?{request.query_string}",
             "sql_path": (
                 sql_path(datasette, database, answer)
                 if await may_execute_sql(datasette, request.actor, database.name)
@@ -77,6 +87,18 @@ async def search_page(request: Any, datasette: Any) -> Response:
             ),
         },
     )
+
+
+async def _search_json(request: Any, found: _Search) -> Response:
+    answer, explanations = found.answer, list[Explanation]()
+    shape = request.args.get("_shape") or "objects"
+    if shape not in ("objects", "openclaw"):
+        raise BadRequest("_shape must be one of objects, openclaw")
+    if shape == "openclaw":
+        return Response.json(answer.as_openclaw())
+    if flag(request, "explain"):
+        answer, explanations = await found.explained(lambda explainer: explainer.hits())
+    return Response.json(answer.as_json(explanations))
 
 
 @view
@@ -102,15 +124,7 @@ async def explain_page(request: Any, datasette: Any) -> Response:
             "line": line,
             "explanations": explanations,
             "page_path": page_path,
-            "search_query": urlencode({"q": answer.q, **found.given_values}),
-            "with_settings": lambda settings: urlencode(
-                {
-                    name: value
-                    for name, value in {"q": answer.q, **found.given_values, **settings}.items()
-                    if value is not None
-                }
-            ),
-            "given": found.given_values,
+            "query_with": found.query_with,
             "json_path": f"{page_path}/explain.json?{request.query_string}",
         },
     )
@@ -135,7 +149,9 @@ async def agent_page(request: Any, datasette: Any) -> Response:
             "ours": ours.answer,
             "theirs": theirs.answer,
             "page_path": page_path,
-            "search_query": urlencode({"q": ours.answer.q, **ours.given_values}),
+            "query_with": ours.query_with,
+            "date_in_words": date_in_words,
+            "age_in_words": lambda path: age_in_words(path, ours.answer.options.now),
             "json_path": f"{page_path}/agent.json?{request.query_string}",
         },
     )
@@ -154,6 +170,11 @@ class _Search:
     @property
     def given_values(self) -> dict[str, Any]:
         return {name: value for name, value in self.given.items() if value}
+
+    def query_with(self, changes: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The query string of this search with some parameters changed, and without those of None."""
+        values = {"q": self.answer.q, **self.given_values, **changes}
+        return urlencode({name: value for name, value in values.items() if value is not None})
 
     async def explained(
         self, explain: Callable[[Explainer], list[Explanation]]

@@ -1,0 +1,34 @@
+"""The dates of memories as people say them."""
+
+from __future__ import annotations
+
+from .sql_functions import date_of_path, memory_age
+
+
+def month_of(path: str) -> str:
+    """`2026-01` of memory/2026-01-05.md, empty for a path without a date."""
+    day = date_of_path(path)
+    return f"{day.year:04}-{day.month:02}" if day else ""
+
+
+def date_in_words(path: str) -> str:
+    """`Monday 5 January 2026`, empty for a path without a date."""
+    day = date_of_path(path)
+    return f"{day:%A} {day.day} {day:%B} {day.year}" if day else ""
+
+
+def age_in_words(path: str, now: str | None) -> str:
+    """`3 weeks ago` at the date `now`, empty for a path without a date."""
+    age = memory_age(path, now)
+    if age is None:
+        return ""
+    days = int(age // 1)
+    if days == 0:
+        return "today"
+    number, unit = next(
+        (abs(days) // size, name)
+        for size, name, least in ((365, "year", 730), (30, "month", 60), (7, "week", 14), (1, "day", 0))
+        if abs(days) >= least
+    )
+    words = f"{number} {unit}{'' if number == 1 else 's'}"
+    return f"{words} ago" if days > 0 else f"in {words}"
