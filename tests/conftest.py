@@ -18,6 +18,8 @@ from datasette_agent_memory.embeddings.base import Provider
 from datasette_agent_memory.embeddings.queries import QUERY_VECTORS
 from datasette_agent_memory.ingest import IndexSettings, update_index
 
+pytest_plugins = ["browsing"]
+
 #: A key that is nowhere to be found again.
 KEY = "sk-test-0123456789abcdefSECRET"
 
