@@ -158,7 +158,7 @@ def test_a_slider_changes_the_ranking_at_once_and_rows_move(open_page, sample):
     page.evaluate(
         "window.moved = 0; const animate = Element.prototype.animate;"
         "Element.prototype.animate = function (frames, ...rest) {"
-        "  if (frames?.[0]?.transform) window.moved += 1; return animate.call(this, frames, ...rest) }"
+        "  if (frames?.[0]?.transform) window.moved += 1; return animate.call(this, frames, ...rest) }; 0"
     )
     before = paths(page)
     slider = page.get_by_role("slider", name="text weight, as a slider")
@@ -180,9 +180,7 @@ def test_the_slider_of_the_half_life_turns_decay_on(open_page, sample):
 
 def test_motion_is_left_out_where_it_is_not_wanted(open_page, sample):
     page = open_page(f"{sample}?q=backup", reduced_motion="reduce")
-    page.evaluate(
-        "window.moved = 0; Element.prototype.animate = (frames) => { window.moved += frames ? 1 : 0 }"
-    )
+    page.evaluate("window.moved = 0; Element.prototype.animate = (frames) => { window.moved += 1 }; 0")
     page.get_by_role("slider", name="text weight, as a slider").fill("0")
     page.wait_for_url("**text_weight=0**")
     expect(page.locator("#am-answer")).not_to_have_attribute("aria-busy", "true")

@@ -38,7 +38,7 @@ async function show(address) {
     if (!page.getElementById("am-answer")) return say(message ? message.textContent : `Error ${response.status}`, true);
     document.title = page.title;
     takeOver(page);
-    say(page.getElementById("am-count")?.textContent.trim().replace(/\s+/g, " ") ?? "");
+    say(document.getElementById("am-count")?.textContent.trim().replace(/\s+/g, " ") ?? "");
   } catch (error) {
     if (error.name !== "AbortError") say("The server does not answer.", true);
   } finally {
