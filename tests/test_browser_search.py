@@ -154,19 +154,21 @@ def test_an_answer_that_is_overtaken_is_never_shown(open_page, sample):
 
 
 def test_a_slider_changes_the_ranking_at_once_and_rows_move(open_page, sample):
-    page = open_page(f"{sample}?q=how+do+we+restore+a+backup&decay=0")
+    page = open_page(f"{sample}?q=how+do+we+restore+a+backup&now=2026-12-01")
     page.evaluate(
         "window.moved = 0; const animate = Element.prototype.animate;"
         "Element.prototype.animate = function (frames, ...rest) {"
         "  if (frames?.[0]?.transform) window.moved += 1; return animate.call(this, frames, ...rest) }; 0"
     )
-    before = paths(page)
-    slider = page.get_by_role("slider", name="text weight, as a slider")
-    slider.fill("0")
-    page.wait_for_url("**text_weight=0**")
-    expect(page.locator(".am-part-text")).to_have_count(0)
-    assert paths(page) != before
-    assert page.get_by_role("spinbutton", name="text weight").input_value() == "0"
+    ids = "hits => hits.map(hit => hit.dataset.amId)"
+    before = page.locator(".am-hit").evaluate_all(ids)
+    slider = page.get_by_role("slider", name="half life, as a slider")
+    slider.fill("40")
+    page.wait_for_url("**half_life=**")
+    expect(page.locator(".am-parts").first).to_contain_text("decay")
+    after = page.locator(".am-hit").evaluate_all(ids)
+    assert after != before and set(after) & set(before)
+    assert query_of(page)["half_life"] == page.get_by_role("spinbutton", name="half life").input_value()
     assert page.evaluate("window.moved") > 0
 
 
