@@ -47,7 +47,7 @@ def register_routes():  # type: ignore[no-untyped-def]
 
     database = r"^/(?P<database>[^/]+)/-/agent-memory"
     return [
-        (r"^/-/agent-memory$", views.home_page),
+        (r"^/-/agent-memory(?P<format>\.json)?$", views.home_page),
         (database + r"(?P<format>\.json|\.csv|\.md)?$", views.search_page),
         (database + r"/explain(?P<format>\.json)?$", views.explain_page),
         (database + r"/agent(?P<format>\.json)?$", views.agent_page),

@@ -276,7 +276,7 @@ def status(database: Path, as_json: bool) -> None:
         echo_json(report)
         return
     for name, value in report.items():
-        if name not in ("ok", "notices", "sources", "passed_over"):
+        if name not in ("ok", "notices", "sources", "passed_over", "chain"):
             echo(f"{name.replace('_', ' '):18} {plain(value)}")
     for source in report["sources"]:
         echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")

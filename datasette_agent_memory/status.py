@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -59,8 +60,49 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
         "chunk_overlap": index.meta.get("chunkOverlap"),
         "tokenizer": index.meta.get("ftsTokenizer"),
         "indexed_at": _iso(updated),
-        "notices": [{"code": notice.code, "message": notice.message} for notice in notices],
+        "chain": _chain(index, {notice.code: notice.message for notice in notices}),
+        "notices": [
+            {"code": notice.code, "message": notice.message, "command": _MENDING.get(notice.code)}
+            for notice in notices
+        ],
     }
+
+
+_INDEX = "datasette agent-memory index FOLDER -d DATABASE"
+#: The command that mends what a notice says is missing.
+_MENDING = {
+    "empty_index": _INDEX,
+    "no_vectors": f"{_INDEX} --provider embedded",
+    "vectors_pending": _INDEX,
+    "last_run_failed": _INDEX,
+    "second_choice": _INDEX,
+    "no_fts": _INDEX,
+    "no_vec_table": _INDEX,
+    "dimension_mismatch": f"{_INDEX} --force",
+    "model_unavailable": f"{_INDEX} --provider embedded",
+    "no_sqlite_vec": "pip install pysqlite3 sqlite-vec",
+}
+#: Of these notices each says that queries are not embedded, and why.
+_NOT_ANSWERING = ("model_unavailable", "dimension_mismatch", "embedding_failed")
+
+
+def _chain(index: MemoryIndex, notices: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The providers that were to make the vectors, in their order, and how each did."""
+    chain: list[dict[str, Any]] = [
+        {"provider": one["provider"], "model": None, "state": "passed over", "detail": one["reason"]}
+        for one in index.passed_over
+    ]
+    if index.has_embeddings:
+        detail = next((notices[code] for code in _NOT_ANSWERING if code in notices), None)
+        chain.append(
+            {
+                "provider": index.provider,
+                "model": index.model,
+                "state": "does not answer" if detail else "in use",
+                "detail": detail,
+            }
+        )
+    return chain
 
 
 def _count(conn: Connection, table: str) -> int | None:

@@ -89,7 +89,7 @@ async def search_page(request: Any, datasette: Any) -> Response:
     )
 
 
-async def _search_json(request: Any, found: _Search) -> Response:
+async def _search_json(request: Any, found: Search) -> Response:
     answer, explanations = found.answer, list[Explanation]()
     shape = request.args.get("_shape") or "objects"
     if shape not in ("objects", "openclaw"):
@@ -158,7 +158,7 @@ async def agent_page(request: Any, datasette: Any) -> Response:
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
     """One search of a request, and what it takes to run it again."""
 
     database: Any
@@ -198,9 +198,15 @@ class _Search:
 
 async def _search(
     request: Any, datasette: Any, more: Mapping[str, str | None] = MappingProxyType({})
-) -> _Search:
+) -> Search:
     """The search that a request asks for, with `more` parameters in place of its own."""
-    database = await readable_database(request, datasette)
+    return await search_in(await readable_database(request, datasette), request, datasette, more)
+
+
+async def search_in(
+    database: Any, request: Any, datasette: Any, more: Mapping[str, str | None] = MappingProxyType({})
+) -> Search:
+    """The search of a request in a database that its actor may read."""
     q = request.args.get("q") or ""
     given = {**{name: request.args.get(name) for name in PARAMETERS}, **more}
     configured = configured_options(datasette, database.name)
@@ -217,4 +223,4 @@ async def _search(
         return search(conn, q, given, configured, time_limit_ms, providers, asked)
 
     answer = await database.execute_fn(lambda conn: run(conn, given))
-    return _Search(database, answer, given, run, time_limit_ms)
+    return Search(database, answer, given, run, time_limit_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from datasette.utils.asgi import Response
@@ -28,6 +29,7 @@ async def status_page(request: Any, datasette: Any) -> Response:
             "tab": "status",
             "database": database.name,
             "status": status,
+            "file_name": Path(database.path).name if database.path else "memory.db",
             "page_path": path,
             "json_path": f"{path}/status.json",
         },
