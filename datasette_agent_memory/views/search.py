@@ -13,6 +13,7 @@ from datasette.utils.asgi import Response
 
 from ..config import (
     PARAMETERS,
+    PRESETS,
     configured_options,
     embedding_settings,
 )
@@ -38,6 +39,12 @@ from ..web import (
     view,
 )
 
+#: What a search may be put beside: a preset, or no setting at all.
+_BESIDE = {
+    "openclaw": "OpenClaw 2026.3.31",
+    "rank": "Keyword hits by their position",
+    "defaults": "The defaults",
+}
 #: The parameters that have sliders beside the results.
 _TUNED = ("vector_weight", "text_weight", "min_score", "decay", "half_life", "mmr", "lambda")
 
@@ -132,11 +139,15 @@ async def explain_page(request: Any, datasette: Any) -> Response:
 
 @view
 async def agent_page(request: Any, datasette: Any) -> Response:
-    """The same question as this search answers it, and as OpenClaw did, side by side."""
+    """The same question as this search answers it, and as OpenClaw or another preset does."""
+    beside = request.args.get("beside") or "openclaw"
+    if beside not in _BESIDE:
+        raise BadRequest(f"beside must be one of {', '.join(_BESIDE)}, not {beside[:40]!r}")
     ours = await _search(request, datasette)
     # By its own rules, whatever this search is told: only what is asked, and of which notes.
     rules = {name: None for name in PARAMETERS if name not in (*FILTERS, "k", "now")}
-    theirs = await _search(request, datasette, {**rules, "preset": "openclaw"})
+    preset = beside if beside in PRESETS else None
+    theirs = await _search(request, datasette, {**rules, "preset": preset})
     if request.url_vars["format"]:
         return Response.json({"ok": True, "search": ours.answer.as_json(), "agent": theirs.answer.as_json()})
     page_path = memory_path(datasette, ours.database)
@@ -148,6 +159,8 @@ async def agent_page(request: Any, datasette: Any) -> Response:
             "database": ours.database.name,
             "ours": ours.answer,
             "theirs": theirs.answer,
+            "beside": beside,
+            "headings": _BESIDE,
             "page_path": page_path,
             "query_with": ours.query_with,
             "date_in_words": date_in_words,
