@@ -28,10 +28,12 @@ def startup(datasette):  # type: ignore[no-untyped-def]
 
 @hookimpl
 def prepare_jinja2_environment(env, datasette):  # type: ignore[no-untyped-def]
+    from .files import file_href
     from .visible import visible
 
     # Names of filters are global.
     env.filters["agent_memory_visible"] = visible
+    env.globals["agent_memory_file_href"] = file_href
 
 
 @hookimpl
@@ -51,6 +53,7 @@ def register_routes():  # type: ignore[no-untyped-def]
         (database + r"(?P<format>\.json|\.csv|\.md)?$", views.search_page),
         (database + r"/explain(?P<format>\.json)?$", views.explain_page),
         (database + r"/agent(?P<format>\.json)?$", views.agent_page),
+        (database + r"/chunk(?P<format>\.json)?$", views.chunk_page),
         (database + r"/file(?P<format>\.json)?$", views.file_page),
         (database + r"/status(?P<format>\.json)?$", views.status_page),
     ]

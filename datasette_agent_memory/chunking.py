@@ -10,7 +10,7 @@ as many tokens as a chunk of English.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 DEFAULT_TOKENS = 400
@@ -69,7 +69,7 @@ def chunk_markdown(
     yield from _chunk(segments)
 
 
-def join_chunks(chunks: list[Chunk], tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLAP) -> str:
+def join_chunks(chunks: Sequence[Chunk], tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLAP) -> str:
     """The text that chunk_markdown(text, tokens, overlap) made these chunks of, in file order.
 
     Overlaps are laid on one another and cut lines joined again. Lines that no chunk holds,

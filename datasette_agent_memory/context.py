@@ -57,6 +57,37 @@ def context_terms(path: str, chunks: Sequence[Place]) -> list[str]:
     ]
 
 
+def heading_trail(chunks: Sequence[Place], place: int) -> list[str]:
+    """The headings that the text of a chunk begins under, the nearest last.
+
+    One that the chunk begins with is among them. `chunks` are all those of its file in order,
+    and `place` the chunk's among them, from 0. Reads each line of those up to it once, which
+    takes about as long as SQLite takes to hand over their texts.
+    """
+    found: list[_Heading] = []
+    headings = _Headings()
+    for start, end, text in chunks[: place + 1]:
+        for offset, line in enumerate(text.split("\n")):
+            if heading := headings.at(min(start + offset, end), line):
+                found.append(heading)
+        headings.seen = end
+    trail: list[_Heading] = []
+    begins = _text_begins(chunks[place], {one.line for one in found})
+    for heading in found:
+        if heading.line <= begins:
+            trail = _under(trail, heading)
+    return [one.text for one in trail]
+
+
+def _text_begins(chunk: Place, headings: set[int]) -> int:
+    """The first line of a chunk that is neither blank nor a heading, or its last."""
+    start, end, text = chunk
+    for offset, line in enumerate(text.split("\n")):
+        if line.strip() and start + offset not in headings:
+            return min(start + offset, end)
+    return end
+
+
 def _with_terms(text: str) -> str:
     """A text with what unicode61 does not see in it."""
     return " ".join(filter(None, [text, cjk_terms(text), *hidden_words(text)]))
@@ -78,11 +109,33 @@ def _ordinal(day: int) -> str:
     return f"{day}{ending}"
 
 
+class _Headings:
+    """Finds the headings among the lines of a file's chunks, handed over in order."""
+
+    def __init__(self) -> None:
+        self._in_fence = False
+        #: Of neighbours that overlap, each line counts once.
+        self.seen = 0
+
+    def at(self, number: int, line: str) -> _Heading | None:
+        """The heading that a line is, None for one that is none or was seen."""
+        if number <= self.seen or line.lstrip(" ")[:1] not in _SIGNS:
+            return None
+        if _FENCE.match(line):
+            self._in_fence = not self._in_fence
+        match = None if self._in_fence else _HEADING.match(line)
+        title = match[2].strip().rstrip("#").rstrip() if match else ""
+        return _Heading(number, len(match[1]), title[:_MAX_HEADING_CHARS]) if match and title else None
+
+
+def _under(trail: list[_Heading], heading: _Heading) -> list[_Heading]:
+    return [one for one in trail if one.level < heading.level] + [heading]
+
+
 def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
     """For each chunk the headings that its text stands under and does not hold itself."""
     trail: list[_Heading] = []
-    in_fence = False
-    seen = 0
+    headings = _Headings()
     above = []
     for start, end, text in chunks:
         before_text = trail
@@ -90,20 +143,13 @@ def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
         for offset, line in enumerate(text.split("\n")):
             # The segments of a long line stand as lines of their own.
             number = min(start + offset, end)
-            heading = None
-            # Of neighbours that overlap, each line counts once.
-            if number > seen and line.lstrip(" ")[:1] in _SIGNS:
-                if _FENCE.match(line):
-                    in_fence = not in_fence
-                match = None if in_fence else _HEADING.match(line)
-                title = match[2].strip().rstrip("#").rstrip() if match else ""
-                if match and title:
-                    heading = _Heading(number, len(match[1]), title[:_MAX_HEADING_CHARS])
-                    trail = [one for one in trail if one.level < heading.level] + [heading]
+            heading = headings.at(number, line)
+            if heading:
+                trail = _under(trail, heading)
             if not has_text and line.strip():
                 # The headings that a chunk begins with end those before it.
                 before_text = [one for one in trail if one.line <= number]
                 has_text = heading is None
-        seen = end
+        headings.seen = end
         above.append([one.text for one in before_text if one.line < start])
     return above

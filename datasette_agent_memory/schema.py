@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from .connections import Connection, has_sqlite_vec, sqlite3
@@ -250,6 +251,17 @@ def as_text(value: Any) -> str:
 def as_line(value: Any) -> int:
     """The line number of a column, 1 where a damaged database has none."""
     return value if isinstance(value, int) and value > 0 else 1
+
+
+def as_time(milliseconds: Any) -> str | None:
+    """The time of a column in ISO 8601, None where there is none."""
+    if not isinstance(milliseconds, (int, float)):
+        return None
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _tokenizer(fts_sql: str | None) -> str:

@@ -77,9 +77,7 @@ class Hit:
 
     @property
     def citation(self) -> str:
-        if self.start_line == self.end_line:
-            return f"{self.path}#L{self.start_line}"
-        return f"{self.path}#L{self.start_line}-L{self.end_line}"
+        return citation_of(self.path, self.start_line, self.end_line)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -188,6 +186,11 @@ class Answer:
             "citations": "on",
             "mode": self.options.mode,
         }
+
+
+def citation_of(path: str, start_line: int, end_line: int) -> str:
+    """a.md#L3, or a.md#L3-L9."""
+    return f"{path}#L{start_line}" + (f"-L{end_line}" if end_line != start_line else "")
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from .connections import Connection, snapshot, sqlite3
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
 from .notices import Notice, provider_of, usable_sides
-from .schema import MemoryIndex, as_text
+from .schema import MemoryIndex, as_text, as_time
 from .search import NotAMemoryDatabase
 
 
@@ -59,7 +58,7 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
         "chunk_tokens": index.meta.get("chunkTokens"),
         "chunk_overlap": index.meta.get("chunkOverlap"),
         "tokenizer": index.meta.get("ftsTokenizer"),
-        "indexed_at": _iso(updated),
+        "indexed_at": as_time(updated),
         "chain": _chain(index, {notice.code: notice.message for notice in notices}),
         "notices": [
             {"code": notice.code, "message": notice.message, "command": _MENDING.get(notice.code)}
@@ -111,13 +110,3 @@ def _count(conn: Connection, table: str) -> int | None:
     except sqlite3.Error:  # a table that this database has not got
         return None
     return count
-
-
-def _iso(milliseconds: Any) -> str | None:
-    if not isinstance(milliseconds, (int, float)):
-        return None
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

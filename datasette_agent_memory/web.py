@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
@@ -16,9 +16,9 @@ from .config import FALSE, TRUE, ParameterError
 from .connections import sqlite3
 from .content_security import policy_of
 from .errors import AgentMemoryError
-from .files import FileNotIndexed
+from .files import AmbiguousId, FileNotIndexed, UnknownChunk
 from .layouts import find_layout
-from .search import Answer, NotAMemoryDatabase
+from .search import NotAMemoryDatabase
 
 View = Callable[[Any, Any], Awaitable[Response]]
 
@@ -35,13 +35,13 @@ def view(function: View) -> View:
         as_json = bool(request.url_vars.get("format"))
         try:
             response = await function(request, datasette)
-        except (BadRequest, ParameterError) as error:
+        except (BadRequest, ParameterError, AmbiguousId) as error:
             response = await _error(datasette, request, str(error), 400, as_json)
         except Forbidden as error:
             if not as_json:
                 raise
             response = await _error(datasette, request, str(error) or "Permission denied", 403, as_json)
-        except (NotFound, NotAMemoryDatabase, FileNotIndexed) as error:
+        except (NotFound, NotAMemoryDatabase, FileNotIndexed, UnknownChunk) as error:
             response = await _error(datasette, request, str(error), 404, as_json)
         except sqlite3.Error as error:
             message = f"This database cannot be read: {error}"
@@ -112,12 +112,12 @@ def memory_path(datasette: Any, database: Any) -> str:
     return str(datasette.urls.path(f"/{tilde_encode(database.route)}/-/agent-memory"))
 
 
-def sql_path(datasette: Any, database: Any, answer: Answer) -> str:
-    """Datasette's SQL editor with this search's statement and parameters."""
+def sql_path(datasette: Any, database: Any, sql: str, params: Mapping[str, Any]) -> str:
+    """Datasette's SQL editor with a statement and its parameters."""
     page = datasette.urls.database(database.name)
     if is_1_0(datasette):
         page = f"{page}/-/query"
-    return f"{page}?{urlencode({'sql': answer.sql, **answer.params})}"
+    return f"{page}?{urlencode({'sql': sql, **params})}"
 
 
 def line_number(request: Any, name: str) -> int | None:

@@ -1,5 +1,6 @@
 """Pages and JSON."""
 
+from .chunk import chunk_page as chunk_page
 from .file import file_page as file_page
 from .home import home_page as home_page
 from .search import agent_page as agent_page

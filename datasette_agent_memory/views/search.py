@@ -88,7 +88,7 @@ async def search_page(request: Any, datasette: Any) -> Response:
             "defaults": answer.defaults.as_parameters(),
             "page_path": path,
             "sql_path": (
-                sql_path(datasette, database, answer)
+                sql_path(datasette, database, answer.sql, answer.params)
                 if await may_execute_sql(datasette, request.actor, database.name)
                 else None
             ),
