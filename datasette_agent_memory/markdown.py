@@ -137,7 +137,7 @@ class _Renderer(RendererHTML):
 
     def table_open(self, *_: Any) -> str:
         # Who has no mouse scrolls what has the focus.
-        return '<div class="am-scroll" tabindex="0" role="region" aria-label="Table"><table class="am-table">'
+        return '<div class="am-scroll" tabindex="0" role="group" aria-label="Table"><table class="am-table">'
 
     def table_close(self, *_: Any) -> str:
         return "</table></div>"

@@ -157,10 +157,10 @@ async def test_a_hit_leads_to_its_page(serve):
     assert href == f"{SEARCH}/file?path=a.md&from=2501&q=heron#L2501"
     page = await datasette.client.get(href)
     assert 'id="L2501"' in page.text and 'id="L2000"' not in page.text and "the <mark>heron" in page.text
-    assert links(page, "Previous") == ["?path=a.md&q=heron&from=1"]
+    assert set(links(page, "Previous")) == {"?path=a.md&q=heron&from=1"}
     first = await page_of_file(datasette, "a.md")
     assert 'id="L2000"' in first.text and 'id="L2001"' not in first.text
-    assert links(first, "Next") == ["?path=a.md&from=2001"]
+    assert set(links(first, "Next")) == {"?path=a.md&from=2001"}
 
 
 async def test_pages_hold_so_many_lines_and_characters():
