@@ -22,7 +22,7 @@ NEIGHBOURS = 6
 _MAX_CHUNKS = 16
 #: How many pairs of vectors are compared at most, for a page to be there soon: by sqlite-vec, and
 #: one by one.
-_MAX_PAIRS, _MAX_SCANNED_PAIRS = 800_000, 20_000
+_MAX_PAIRS, _MAX_SCANNED_PAIRS = 400_000, 20_000
 #: sqlite-vec gives no more nearest ones.
 _MAX_K = 4096
 

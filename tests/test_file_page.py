@@ -415,6 +415,31 @@ async def test_the_headings_that_a_chunk_begins_under(chunks, place, trail):
 # Other databases
 
 
+async def test_under_a_base_url_and_an_odd_name(root, database, tmp_path, make_datasette, rows):
+    ((id,),) = rows("select id from chunks where path = 'memory/2026-01-05.md'")
+    odd = database.rename(tmp_path / "my agent's.mem.db")
+    datasette = make_datasette(odd, settings={"base_url": "/sub/"})
+    memory = "/my+agent~27s~2Emem/-/agent-memory"
+    for address in (f"{memory}/file?path=memory/2026-01-05.md", f"{memory}/chunk?id={id}"):
+        page = await datasette.client.get(address)
+        found = links(page, "(?:<bdi>|View and edit SQL|JSON)")
+        assert len(found) > 3 and all(href.startswith("/sub/my+agent~27s~2Emem") for href in found)
+        for href in found:
+            assert (await datasette.client.get(href.removeprefix("/sub"))).status_code == 200
+
+
+async def test_a_chunk_is_for_those_who_may_view_it(root, database, make_datasette, rows):
+    ((id,),) = rows("select id from chunks where path = 'MEMORY.md'")
+    block = {"databases": {"memory": {"allow": {"id": "owner"}}}}
+    datasette = make_datasette(database, metadata=block)
+    if hasattr(datasette, "ensure_permission"):
+        datasette = make_datasette(database, config=block)
+    for form in ("", ".json"):
+        response = await get(datasette, f"{SEARCH}/chunk{form}", id=id)
+        assert response.status_code == 403 and "Mara" not in response.text
+        assert (await get(datasette, f"{SEARCH}/chunk{form}", actor="owner", id=id)).status_code == 200
+
+
 @pytest.fixture
 def other_layout(root, change):
     if HAS_SQLITE_VEC:

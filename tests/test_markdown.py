@@ -83,7 +83,11 @@ class Checked(HTMLParser):
 
 
 def rendered(text, href_of=lambda href: None, find_matches=None):
-    blocks = render_markdown(visible(text).split("\n"), href_of, find_matches)
+    lines = visible(text).split("\n")
+    blocks = render_markdown(lines, href_of, find_matches)
+    ends = [0, *(block.end_line for block in blocks)]
+    for before, block in zip(ends, blocks, strict=False):
+        assert before < block.start_line <= block.end_line <= len(lines)
     return Checked("".join(block.html for block in blocks))
 
 

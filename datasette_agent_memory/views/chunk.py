@@ -68,11 +68,10 @@ async def chunk_page(request: Any, datasette: Any) -> Response:
             index = index_of(conn)
             chunk = find_chunk(conn, index, id)
             similar = nearest_chunks(conn, index, chunk, time_limit_ms)
-            in_files = [
-                _in_file(near, chunks_of_file(conn, index, near.path))
-                for near in [chunk, *(neighbour.chunk for neighbour in similar.found)]
-            ]
-            return in_files[0], in_files[1:], similar
+            all_found = [chunk, *(neighbour.chunk for neighbour in similar.found)]
+            files = {path: chunks_of_file(conn, index, path) for path in {one.path for one in all_found}}
+            first, *others = (_in_file(one, files[one.path]) for one in all_found)
+            return first, others, similar
 
     found, similar, neighbours = await database.execute_fn(read)
     if request.url_vars["format"]:
