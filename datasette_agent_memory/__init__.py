@@ -55,6 +55,7 @@ def register_routes():  # type: ignore[no-untyped-def]
         (database + r"/agent(?P<format>\.json)?$", views.agent_page),
         (database + r"/chunk(?P<format>\.json)?$", views.chunk_page),
         (database + r"/file(?P<format>\.json)?$", views.file_page),
+        (database + r"/map(?P<format>\.json)?$", views.map_page),
         (database + r"/status(?P<format>\.json)?$", views.status_page),
     ]
 

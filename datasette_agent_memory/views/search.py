@@ -52,7 +52,7 @@ _TUNED = ("vector_weight", "text_weight", "min_score", "decay", "half_life", "mm
 @view
 async def search_page(request: Any, datasette: Any) -> Response:
     """The search page of one database, and the same as JSON, CSV and Markdown."""
-    found = await _search(request, datasette)
+    found = await run_search(request, datasette)
     database, answer = found.database, found.answer
     format = request.url_vars["format"]
     if format == ".json":
@@ -111,7 +111,7 @@ async def _search_json(request: Any, found: Search) -> Response:
 @view
 async def explain_page(request: Any, datasette: Any) -> Response:
     """What a search made of the chunks at one place."""
-    found = await _search(request, datasette)
+    found = await run_search(request, datasette)
     try:
         path, line = parse_place(request.args.get("place") or "")
     except NothingToExplain as error:
@@ -143,11 +143,11 @@ async def agent_page(request: Any, datasette: Any) -> Response:
     beside = request.args.get("beside") or "openclaw"
     if beside not in _BESIDE:
         raise BadRequest(f"beside must be one of {', '.join(_BESIDE)}, not {beside[:40]!r}")
-    ours = await _search(request, datasette)
+    ours = await run_search(request, datasette)
     # By its own rules, whatever this search is told: only what is asked, and of which notes.
     rules = {name: None for name in PARAMETERS if name not in (*FILTERS, "k", "now")}
     preset = beside if beside in PRESETS else None
-    theirs = await _search(request, datasette, {**rules, "preset": preset})
+    theirs = await run_search(request, datasette, {**rules, "preset": preset})
     if request.url_vars["format"]:
         return Response.json({"ok": True, "search": ours.answer.as_json(), "agent": theirs.answer.as_json()})
     page_path = memory_path(datasette, ours.database)
@@ -209,7 +209,7 @@ class Search:
         return answer, explanations
 
 
-async def _search(
+async def run_search(
     request: Any, datasette: Any, more: Mapping[str, str | None] = MappingProxyType({})
 ) -> Search:
     """The search that a request asks for, with `more` parameters in place of its own."""
