@@ -142,12 +142,13 @@ export class Timeline {
     ctx.fillStyle = this.color("--am-vector");
     const floor = bbox.top + bbox.height;
     this.since.forEach((since, bar) => {
-      const left = this.plot.valToPos(since, "x", true);
-      const width = this.plot.valToPos(this.end[bar], "x", true) - left;
+      // On whole pixels, so that thin bars are not pale.
+      const left = Math.round(this.plot.valToPos(since, "x", true));
+      const width = Math.round(this.plot.valToPos(this.end[bar], "x", true)) - left;
       // Neighbours stand apart where there is room for it.
-      const gap = width >= 4 * uPlot.pxRatio ? uPlot.pxRatio : 0;
-      const top = this.plot.valToPos(this.data.chunks[bar], "chunks", true);
-      ctx.fillRect(left, top, Math.max(uPlot.pxRatio, width - gap), floor - top);
+      const gap = width >= 4 * uPlot.pxRatio ? Math.round(uPlot.pxRatio) : 0;
+      const top = Math.round(this.plot.valToPos(this.data.chunks[bar], "chunks", true));
+      ctx.fillRect(left, top, Math.max(Math.round(uPlot.pxRatio), width - gap), floor - top);
     });
     ctx.restore();
     return null;
