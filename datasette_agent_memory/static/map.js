@@ -39,8 +39,16 @@ const filePath = (path, start, end) =>
 
 function parameters() {
   const given = new URLSearchParams(new FormData(form));
-  for (const [name, value] of [...given]) if (!value) given.delete(name);
+  for (const [name, value] of [...given]) {
+    if (!value || value === form.elements[name].dataset?.default) given.delete(name);
+  }
   return given;
+}
+
+/** The page's address shows what it shows, and can be shared. */
+function writeAddress() {
+  const given = parameters().toString();
+  history.replaceState(null, "", given ? `?${given}` : location.pathname);
 }
 
 /** Which points are near a place, without a look at all others; coordinates are from -1 to 1. */
@@ -457,6 +465,7 @@ class MemoryMap {
     this.results = results;
     this.redraw();
     this.drawOverlay();
+    this.tipOf = null;
     this.showTip();
   }
 
@@ -651,11 +660,10 @@ class Search {
     this.#request?.abort();
     const request = this.#request = new AbortController();
     const given = parameters();
-    const query = given.toString();
-    history.replaceState(null, "", query ? `?${query}` : location.pathname);
+    writeAddress();
     if (!(given.get("q") ?? "").trim()) return this.show(null);
     try {
-      const response = await fetch(`${pagePath}.json?${query}`, { signal: request.signal });
+      const response = await fetch(`${pagePath}.json?${given}`, { signal: request.signal });
       const answer = await response.json();
       if (this.#request === request) this.show(answer);
     } catch (error) {
@@ -705,7 +713,7 @@ async function start() {
     // On the element, for scripts and plugins.
     search.map = root.memoryMap = new MemoryMap(root, data);
     root.querySelector("#am-colour").addEventListener("change", () => {
-      history.replaceState(null, "", `?${parameters()}`);
+      writeAddress();
     });
   }
   if (form.elements.q.value.trim()) search.run();
