@@ -57,10 +57,11 @@ def context_terms(path: str, chunks: Sequence[Place]) -> list[str]:
     ]
 
 
-def heading_trail(chunks: Sequence[Place], place: int) -> list[str]:
-    """The headings that the text of a chunk begins under, the nearest last.
+def heading_trail(chunks: Sequence[Place], place: int, at_line: int | None = None) -> list[str]:
+    """The headings that `at_line` of a chunk stands under, the nearest last.
 
-    One that the chunk begins with is among them. `chunks` are all those of its file in order,
+    By default the line that the chunk's text begins with: a heading that the chunk begins with
+    is among them. `chunks` are all those of its file in order,
     and `place` the chunk's among them, from 0. Reads each line of those up to it once, which
     takes about as long as SQLite takes to hand over their texts.
     """
@@ -72,11 +73,18 @@ def heading_trail(chunks: Sequence[Place], place: int) -> list[str]:
                 found.append(heading)
         headings.seen = end
     trail: list[_Heading] = []
-    begins = _text_begins(chunks[place], {one.line for one in found})
+    last = at_line or _text_begins(chunks[place], {one.line for one in found})
     for heading in found:
-        if heading.line <= begins:
+        if heading.line <= last:
             trail = _under(trail, heading)
     return [one.text for one in trail]
+
+
+def first_heading(text: str) -> str | None:
+    """The first heading of a text, None where it has none."""
+    headings = _Headings()
+    found = (headings.at(number, line) for number, line in enumerate(text.split("\n"), 1))
+    return next((heading.text for heading in found if heading), None)
 
 
 def _text_begins(chunk: Place, headings: set[int]) -> int:

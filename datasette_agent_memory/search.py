@@ -58,8 +58,6 @@ class Hit:
     text: str
     #: The spans of the text that match the query.
     matches: list[Span]
-    #: The nearest heading above what is shown of it, empty where there is none.
-    title: str = ""
 
     @property
     def snippet(self) -> Snippet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from datasette.utils.asgi import Response
@@ -30,6 +30,7 @@ class _Memory:
     #: Counts, dates and model; None where the database cannot be read.
     holds: dict[str, Any] | None = None
     found: Search | None = None
+    titles: dict[str, str] = field(default_factory=dict)
     #: Why it is not, or did not answer.
     error: str | None = None
 
@@ -93,6 +94,7 @@ async def _memory(database: Any, request: Any, datasette: Any, is_search: bool) 
         memory.holds = await database.execute_fn(lambda conn: _holdings(conn, datasette))
         if is_search:
             memory.found = await search_in(database, request, datasette)
+            memory.titles = await memory.found.titles()
     except AgentMemoryError as error:
         memory.error = f"It did not answer: {error}"
     except sqlite3.Error as error:

@@ -25,9 +25,10 @@ from ..explain import Explainer
 from ..explanation import Explanation, NothingToExplain, explanations_as_json, parse_place
 from ..exports import as_csv, as_markdown
 from ..facets import facets_of
-from ..files import list_files
+from ..files import ListedFile, list_files
 from ..fused_sql import FILTERS
 from ..search import Answer, query_provider, search
+from ..titles import titles_of_files, titles_of_hits
 from ..web import (
     BadRequest,
     flag,
@@ -62,7 +63,13 @@ async def search_page(request: Any, datasette: Any) -> Response:
         return Response(body, content_type=f"text/{kind}; charset=utf-8")
     path = memory_path(datasette, database)
     is_search = bool(answer.q.strip())
-    files = [] if is_search else await database.execute_fn(lambda conn: list_files(conn, answer.options))
+
+    def listed(conn: Any) -> tuple[list[ListedFile], dict[str, str]]:
+        files = list_files(conn, answer.options)
+        paths = [file.path for file in files]
+        return files, titles_of_files(conn, answer.index.layout, paths)
+
+    files, titles = ([], await found.titles()) if is_search else await database.execute_fn(listed)
     return await render(
         datasette,
         request,
@@ -72,6 +79,7 @@ async def search_page(request: Any, datasette: Any) -> Response:
             "database": database.name,
             "answer": answer,
             "files": files,
+            "titles": titles,
             "facets": facets_of(
                 answer.found if is_search else [(file.path, file.source) for file in files],
                 found.given_values,
@@ -159,6 +167,7 @@ async def agent_page(request: Any, datasette: Any) -> Response:
             "database": ours.database.name,
             "ours": ours.answer,
             "theirs": theirs.answer,
+            "titles": {**await ours.titles(), **await theirs.titles()},
             "beside": beside,
             "headings": _BESIDE,
             "page_path": page_path,
@@ -188,6 +197,14 @@ class Search:
         """The query string of this search with some parameters changed, and without those of None."""
         values = {"q": self.answer.q, **self.given_values, **changes}
         return urlencode({name: value for name, value in values.items() if value is not None})
+
+    async def titles(self) -> dict[str, str]:
+        """What each result is about, by its id."""
+        layout, hits = self.answer.index.layout, self.answer.hits
+        titles: dict[str, str] = await self.database.execute_fn(
+            lambda conn: titles_of_hits(conn, layout, hits)
+        )
+        return titles
 
     async def explained(
         self, explain: Callable[[Explainer], list[Explanation]]
