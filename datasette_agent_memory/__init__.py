@@ -29,11 +29,13 @@ def startup(datasette):  # type: ignore[no-untyped-def]
 @hookimpl
 def prepare_jinja2_environment(env, datasette):  # type: ignore[no-untyped-def]
     from .files import file_href
+    from .sql_html import sql_html
     from .visible import visible
 
     # Names of filters are global.
     env.filters["agent_memory_visible"] = visible
     env.globals["agent_memory_file_href"] = file_href
+    env.filters["agent_memory_sql"] = sql_html
 
 
 @hookimpl
