@@ -58,6 +58,7 @@ def register_routes():  # type: ignore[no-untyped-def]
         (database + r"/chunk(?P<format>\.json)?$", views.chunk_page),
         (database + r"/file(?P<format>\.json)?$", views.file_page),
         (database + r"/map(?P<format>\.json)?$", views.map_page),
+        (database + r"/queries(?P<format>\.json)?$", views.queries_page),
         (database + r"/status(?P<format>\.json)?$", views.status_page),
     ]
 
@@ -74,3 +75,29 @@ def database_actions(datasette, actor, database):  # type: ignore[no-untyped-def
     from .databases import memory_database_actions
 
     return memory_database_actions(datasette, actor, database)
+
+
+@hookimpl
+def canned_queries(datasette, database, actor):  # type: ignore[no-untyped-def]
+    # 0.65 only; 1.0a stores queries, which `startup` does.
+    from .ready_queries import canned_queries
+
+    return canned_queries(datasette, database, actor)
+
+
+@hookimpl
+def permission_resources_sql(datasette, actor, action):  # type: ignore[no-untyped-def]
+    # 1.0a only; 0.65 is told of a query by who asks.
+    if action != "view-query":
+        return None
+    from .ready_queries import permission_rules
+
+    return permission_rules(datasette, actor)
+
+
+@hookimpl
+def get_metadata(datasette, key, database):  # type: ignore[no-untyped-def]
+    # 0.65 only; 1.0a has its configuration, which `startup` adds to.
+    from .tables import table_metadata
+
+    return table_metadata(datasette, key, database)

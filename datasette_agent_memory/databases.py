@@ -14,7 +14,10 @@ from .config import PLUGIN_NAME, ParameterError, configured_options, embedding_s
 from .connections import sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.server import providers_of
+from .known import known_memory, look_at
+from .ready_queries import ReadyQuery, drop_queries, queries_of, store_queries
 from .schema import MemoryIndex
+from .tables import configure_tables
 from .web import ensure_readable, memory_path
 
 
@@ -26,7 +29,11 @@ async def start(datasette: Any) -> None:
             resolve_options({}, configured_options(datasette, database.name))
     except ParameterError as error:
         raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
-    for _, index in await indexes(attached(datasette)):
+    found = await indexes(attached(datasette))
+    await drop_queries(datasette, {database.name for database, _ in found})
+    for database, index in found:
+        with suppress(sqlite3.Error):  # a database that cannot be read hides no other
+            await furnish(datasette, database, index)
         try:
             provider = providers_of(datasette).of_index(index.meta) if index.has_embeddings else None
         except EmbeddingError:
@@ -34,6 +41,15 @@ async def start(datasette: Any) -> None:
         if provider is not None and provider.in_process:
             # In the background: the server answers meanwhile, and a failure is told by the search.
             threading.Thread(target=_load_quietly, args=(provider,), daemon=True).start()
+
+
+async def furnish(datasette: Any, database: Any, index: MemoryIndex) -> list[ReadyQuery]:
+    """Give Datasette's own pages of a memory what they lack; the queries among it."""
+    if known := known_memory(datasette, database.name):
+        await configure_tables(datasette, database.name, known)
+    queries = await queries_of(datasette, database, index)
+    await store_queries(datasette, database.name, queries)
+    return queries
 
 
 def _load_quietly(provider: Provider) -> None:
@@ -79,7 +95,7 @@ async def indexes(databases: list[Any]) -> list[tuple[Any, MemoryIndex]]:
     found = []
     for database in databases:
         try:
-            index = await database.execute_fn(MemoryIndex.read)
+            index = await look_at(database)
         except sqlite3.Error:  # a database that cannot be read hides no other
             continue
         if index is not None:

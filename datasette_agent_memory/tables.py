@@ -1,0 +1,55 @@
+"""How Datasette lists the tables of a memory: which it hides, and what it says of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .known import KnownMemory, known_memories
+from .layouts import Layout
+
+
+def descriptions(layout: Layout) -> dict[str, str]:
+    """A line on each table that is there to be read."""
+    return {
+        layout.files: "The files that are indexed, as they were then.",
+        layout.chunks: "The parts of the files that a search finds, each with its vector.",
+        layout.embedding_cache: "Vectors that were made before, so that no text is embedded twice.",
+    }
+
+
+def table_metadata(datasette: Any, key: str | None, database: str | None) -> dict[str, Any]:
+    """For 0.65: metadata of the memory databases, which what is configured is laid over."""
+    if key is None and database is None:
+        # That is the page of all metadata, and the names of private databases are none of it.
+        return {}
+    return {
+        "databases": {
+            name: {
+                "tables": _tables(known),
+                # Datasette adds its plugins' queries to those that are configured, in place:
+                # these are made anew each time.
+                "queries": {},
+            }
+            for name, known in known_memories(datasette).items()
+        }
+    }
+
+
+def _tables(known: KnownMemory) -> dict[str, Any]:
+    tables: dict[str, Any] = {
+        table: {"description": description} for table, description in descriptions(known.layout).items()
+    }
+    return tables | {table: {"hidden": True} for table in known.hidden_tables}
+
+
+async def configure_tables(datasette: Any, database: str, known: KnownMemory) -> None:
+    """For 1.0a, which has no such hook: the same, and nothing over what is configured."""
+    if not hasattr(datasette, "set_resource_metadata"):
+        return
+    tables = datasette.config.setdefault("databases", {}).setdefault(database, {}).setdefault("tables", {})
+    for table in known.hidden_tables:
+        tables.setdefault(table, {}).setdefault("hidden", True)
+    for table, description in descriptions(known.layout).items():
+        metadata = await datasette.get_resource_metadata(database, table)
+        if not {"description", "description_html"} & set(metadata):
+            await datasette.set_resource_metadata(database, table, "description", description)
