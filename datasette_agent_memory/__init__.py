@@ -101,3 +101,17 @@ def get_metadata(datasette, key, database):  # type: ignore[no-untyped-def]
     from .tables import table_metadata
 
     return table_metadata(datasette, key, database)
+
+
+@hookimpl
+def render_cell(row, value, column, table, database, datasette):  # type: ignore[no-untyped-def]
+    from .cells import render_cell
+
+    return render_cell(datasette, row, value, column, table, database)
+
+
+@hookimpl
+def extra_css_urls(datasette, database, columns):  # type: ignore[no-untyped-def]
+    from .cells import css_urls
+
+    return css_urls(datasette, database, columns)
