@@ -73,6 +73,8 @@ class Timeline:
     bars: list[Bar]
     #: How many chunks have no date in their path, and do not age.
     undated: int
+    #: The first and the last day with chunks, None where there are none.
+    days: tuple[date, date] | None
 
     @classmethod
     def of_paths(cls, chunks_by_path: dict[str, int]) -> Timeline:
@@ -84,11 +86,12 @@ class Timeline:
                 undated += chunks
             else:
                 days[moment.date()] += chunks
-        unit = _unit((max(days) - min(days)).days) if days else "day"
+        span = (min(days), max(days)) if days else None
+        unit = _unit((span[1] - span[0]).days) if span else "day"
         bars: Counter[tuple[date, date]] = Counter()
         for day, chunks in days.items():
             bars[_bounds(day, unit)] += chunks
-        return cls(unit, [Bar(*bounds, chunks) for bounds, chunks in sorted(bars.items())], undated)
+        return cls(unit, [Bar(*bounds, chunks) for bounds, chunks in sorted(bars.items())], undated, span)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -168,6 +168,10 @@ def test_years_are_weeks_and_ages_are_months():
         [("0001-01-01", "0001-01-31", 1), ("2024-02-01", "2024-02-29", 1), ("9999-12-01", "9999-12-31", 1)],
         0,
     )
+    assert Timeline.of_paths({"2024-12-31.md": 1, "2026-03-04.md": 1}).days == (
+        date(2024, 12, 31),
+        date(2026, 3, 4),
+    )
     assert points._bounds(date.max, "week") == (date(9999, 12, 27), date.max)
 
 

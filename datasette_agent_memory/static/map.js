@@ -427,11 +427,16 @@ class MemoryMap {
       if (point === null || !this.isShown(point)) continue;
       const { left, top } = this.position(point);
       this.ring(ctx, left, top, this.radius + 2, this.colors[this.groupOf[point]], ink, 2);
+      // Beside it, and inside the map.
+      const isAtEdge = left + this.radius + 24 > this.plot.width;
+      ctx.textAlign = isAtEdge ? "right" : "left";
+      const beside = left + (this.radius + 6) * (isAtEdge ? -1 : 1);
+      const above = Math.max(8, top - this.radius - 2);
       ctx.strokeStyle = page;
       ctx.lineWidth = 4;
-      ctx.strokeText(place, left + this.radius + 6, top - this.radius - 2);
+      ctx.strokeText(place, beside, above);
       ctx.fillStyle = ink;
-      ctx.fillText(place, left + this.radius + 6, top - this.radius - 2);
+      ctx.fillText(place, beside, above);
     }
     const current = this.hovered ?? this.chosen;
     if (current !== null) {
