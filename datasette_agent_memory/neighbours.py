@@ -134,7 +134,7 @@ def _run(
         if (time.perf_counter() - started) * 1000 >= time_limit_ms:
             notice = Notice("timeout", f"To find what is near took more than {time_limit_ms} ms.")
         else:
-            notice = Notice("neighbours_failed", f"SQLite could not find what is near: {error}.")
+            notice = Notice("search_failed", f"SQLite could not find what is near: {error}.")
         return Neighbours([], notice, statement.sql, statement.params)
     return Neighbours([_neighbour(row) for row in rows], None, statement.sql, statement.params)
 

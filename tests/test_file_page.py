@@ -322,7 +322,7 @@ async def test_why_nothing_is_near_is_said(datasette, database, change, monkeypa
         near = neighbours.nearest_files(conn, index, chunks_of_file(conn, index, "MEMORY.md"), 0)
         assert near.notice.code == "timeout" and near.found == []
     page = await page_of_file(datasette, "MEMORY.md")
-    assert 'data-code="neighbours_failed"' in page.text
+    assert 'data-code="search_failed"' in page.text
 
 
 async def test_without_vectors_and_full_text(workspace, index, database, make_datasette, change):
