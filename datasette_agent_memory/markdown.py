@@ -80,6 +80,7 @@ def render_markdown(
             token.children = _safe_children(token.children, href_of)
             if before is not None and before.type == "list_item_open":
                 _mark_task(before, token.children[:1])
+    _unhead_empty_cells(tokens)
     if find_matches:
         texts = [
             child
@@ -233,6 +234,13 @@ def _mark_task(item: Token, beginning: Sequence[Token]) -> None:
         if task:
             token.content = ("☐" if task[1] == " " else "☑") + token.content[3:]
             item.attrs = {"class": "am-task"}
+
+
+def _unhead_empty_cells(tokens: Sequence[Token]) -> None:
+    """A header without a word heads nothing, and a screen reader would read it out."""
+    for opening, content, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.type == "th_open" and not content.content.strip():
+            opening.tag = closing.tag = "td"
 
 
 def _top_level(tokens: Sequence[Token]) -> list[list[Token]]:

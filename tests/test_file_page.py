@@ -153,8 +153,10 @@ async def test_a_line_after_the_last_is_on_the_last_page(datasette):
 async def test_a_hit_leads_to_its_page(serve):
     datasette = serve({"a.md": "filler\n" * 2500 + "the heron\n"})
     page = await get(datasette, SEARCH, q="heron", k=1)
-    (href,) = links(page, "<bdi>a.md")
-    assert href == f"{SEARCH}/file?path=a.md&from=2501&q=heron#L2501"
+    (hit,) = (await get(datasette, f"{SEARCH}.json", q="heron", k=1)).json()["results"]
+    (href,) = links(page, "a.md")
+    lines = f"L{hit['start_line']}-L{hit['end_line']}"
+    assert href == f"{SEARCH}/file?path=a.md&from={hit['start_line']}&q=heron#{lines}"
     page = await datasette.client.get(href)
     assert 'id="L2501"' in page.text and 'id="L2000"' not in page.text and "the <mark>heron" in page.text
     assert set(links(page, "Previous")) == {"?path=a.md&q=heron&from=1"}
