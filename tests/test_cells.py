@@ -4,11 +4,13 @@ import json
 import math
 import re
 import struct
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 import pytest_asyncio
 from datasette.app import Datasette
+from datasette.utils import parse_metadata
 
 from datasette_agent_memory.cells import css_urls, render_cell
 from datasette_agent_memory.connections import open_readonly, open_writable
@@ -219,6 +221,21 @@ async def test_tables_that_nobody_reads_are_hidden(memory, make_datasette, tmp_p
         }
         assert {table["name"] for table in listed} == tables
         assert "The files that are indexed" in await get(datasette, "/other~20name/files")
+
+
+async def test_the_shipped_metadata_sorts_and_counts(memory, make_datasette):
+    text = (Path(__file__).parent.parent / "metadata.yml").read_text(encoding="utf-8")
+    datasette = make_datasette(memory, metadata=parse_metadata(text))
+    page = await get(datasette, "/memory/chunks")
+    assert "facet-source" in page and "sorted by path" in page
+    page = await get(datasette, "/memory/files")
+    assert "sorted by mtime descending" in page and "The files that are indexed" in page
+    listed = json.loads(await get(datasette, "/memory.json"))["tables"]
+    assert [table["name"] for table in listed if not table["hidden"]] == [
+        "chunks",
+        "embedding_cache",
+        "files",
+    ]
 
 
 async def test_a_users_description_stays(memory, make_datasette):
