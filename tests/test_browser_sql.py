@@ -1,0 +1,176 @@
+"""Ready queries, and Datasette's own pages of a memory, in a real browser."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+from playwright import sync_api
+
+from datasette_agent_memory.cli import _free_port
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+# On CI a browser that is missing is a failure.
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"
+)
+
+NAME = "memory/<img src=x onerror=alert('name')>.md"
+HOSTILE = {
+    NAME: "<script>alert('text')</script>\n\n<img src=x onerror=alert('image')>\n\n" + "A long line. " * 9000,
+    "memory/2026-01-05.md": "The heron nests by the canal.\n",
+}
+
+
+@contextmanager
+def serving(*arguments):
+    """The address of a Datasette in a process of its own."""
+    port = _free_port(0)
+    # However busy the machine is, and while the model is still being loaded.
+    patience = ("--setting", "sql_time_limit_ms", "30000")
+    command = [sys.executable, "-m", "datasette", *map(str, arguments), "-p", str(port), *patience]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and server.poll() is None:
+            with closing(socket.socket()) as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        output, _ = server.communicate(timeout=20)
+        assert "Traceback" not in output, output
+
+
+@pytest.fixture(scope="module")
+def sample(sample_database):
+    with serving(sample_database) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context()
+    page = context.new_page()
+    failures = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    page.on("dialog", lambda dialog: (failures.append(dialog.message), dialog.dismiss()))
+    yield page
+    context.close()
+    assert failures == []
+
+
+def test_each_query_runs_with_a_click(page, sample):
+    queries = f"{sample}/memory/-/agent-memory/queries"
+    page.goto(queries)
+    titles = page.locator(".am-ready").get_by_role("heading").all_inner_texts()
+    assert len(titles) == 9 and len(set(titles)) == 9
+    for number, title in enumerate(titles):
+        page.goto(queries)
+        query = page.locator(".am-ready").nth(number)
+        if query.get_by_role("searchbox").count():
+            query.get_by_role("searchbox").fill("disk full backup")
+            query.get_by_role("button", name="Run").click()
+        else:
+            query.get_by_role("link", name="Run").click()
+        assert page.get_by_role("heading", level=1).inner_text() == title
+        assert page.locator(".message-error").count() == 0
+        rows = page.locator("table.rows-and-columns tbody tr").count()
+        # The sample repeats nothing, every chunk of it has a vector, and its files may be old.
+        may_be_empty = title in ("Near duplicates", "Chunks without a vector", "Changed this week")
+        assert rows or (may_be_empty and page.get_by_text("0 results").count()), title
+
+
+def test_the_sql_is_a_click_away_and_in_colours(page, sample):
+    page.goto(f"{sample}/memory/-/agent-memory/queries")
+    sql = page.locator(".am-ready").first.locator("pre")
+    assert not sql.is_visible()
+    page.locator(".am-ready").first.locator("summary").click()
+    assert sql.is_visible() and sql.inner_text().startswith("WITH ")
+    colours = {
+        sql.locator(f".am-sql-{kind}").first.evaluate("word => getComputedStyle(word).color")
+        for kind in ("k", "nf", "nv", "mi")
+    }
+    assert len(colours) == 4
+
+
+def test_the_chunks_can_be_read(page, sample):
+    page.goto(f"{sample}/memory/chunks?path=MEMORY.md&_sort=start_line")
+    embedding = page.locator("td.col-embedding").first.inner_text()
+    assert "512 numbers, length 1.00" in embedding and len(embedding) < 100
+    text = page.locator("td.col-text").first
+    assert text.inner_text().startswith("# MEMORY\n\n")
+    assert text.evaluate("cell => getComputedStyle(cell.querySelector('div > div')).whiteSpace") == "pre-wrap"
+    page.locator("td.col-path a").first.click()
+    page.wait_for_url("**/-/agent-memory/file?path=MEMORY.md#L1-L*")
+    assert "MEMORY.md" in page.get_by_role("heading", level=1).inner_text()
+
+
+def test_the_rest_of_a_long_text_is_a_link(page, sample):
+    page.goto(f"{sample}/memory/chunks")
+    page.get_by_role("link", name="more characters").first.click()
+    page.wait_for_url("**/-/agent-memory/file?path=*")
+
+
+def test_a_file_of_the_table_leads_to_its_text(page, sample):
+    page.goto(f"{sample}/memory/files")
+    page.locator("td.col-size a").first.click()
+    page.wait_for_url("**/-/agent-memory/file?path=MEMORY.md")
+
+
+def test_tables_that_nobody_reads_are_not_listed(page, sample):
+    page.goto(f"{sample}/memory")
+    tables = [name.strip() for name in page.locator(".db-table h3 a, .db-table h2 a").all_inner_texts()]
+    assert tables == ["chunks", "embedding_cache", "files"]
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_sticks_out(browser, sample, width):
+    context = browser.new_context(viewport={"width": width, "height": 740})
+    page = context.new_page()
+    for path in ("-/agent-memory/queries", "chunks", "files", "agent_memory_largest_files"):
+        page.goto(f"{sample}/memory/{path}")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    context.close()
+
+
+def test_hostile_memory_stays_text(page, workspace, index, database, tiny):
+    index(workspace(HOSTILE), tiny)
+    with serving(database) as address:
+        for path in (
+            "chunks",
+            "files",
+            "chunks_fts",
+            "agent_memory_largest_files",
+            "agent_memory_changed_this_week",
+            "agent_memory_keyword?q=script+alert",
+            "-/agent-memory/queries",
+        ):
+            response = page.goto(f"{address}/memory/{path}")
+            assert response.status == 200
+            page.wait_for_load_state("networkidle")
+            assert page.locator("img[src=x]").count() == 0
+            if path != "-/agent-memory/queries":
+                assert NAME in page.locator("table.rows-and-columns").first.inner_text(), path
+        page.goto(f"{address}/memory/chunks")
+        heights = "cells => Math.max(...cells.map(cell => cell.offsetHeight))"
+        assert page.locator("td.col-text").evaluate_all(heights) < 400
+        page.locator("td.col-path a").first.click()
+        page.wait_for_url("**/-/agent-memory/file?path=*")
+        assert page.locator("img[src=x]").count() == 0
