@@ -64,7 +64,9 @@ def serve():
 @pytest.fixture(scope="module")
 def sample(serve, sample_database):
     """The pages of the sample memory."""
-    return f"{serve('serve', sample_database)}/memory/-/agent-memory"
+    # However busy the machine is, and while the model is still being loaded.
+    patience = ("--setting", "sql_time_limit_ms", "30000")
+    return f"{serve('serve', sample_database, *patience)}/memory/-/agent-memory"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,14 @@ def open_page(browser):
         page = context.new_page()
         page.on("pageerror", fail("script error"))
         page.on("dialog", dismiss)
+        # Nothing is asked of anybody else.
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("http://127.0.0.1:", "data:", "about:", "blob:"))
+                or fail("request")(request.url)
+            ),
+        )
         page.on(
             "console",
             # The browser itself reports an answer that is an error, and some tests ask for those.

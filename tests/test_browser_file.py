@@ -1,28 +1,15 @@
 """The pages of a file and of a chunk in a real browser."""
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-from contextlib import closing
 from urllib.parse import quote
 
 import pytest
-from playwright import sync_api
+from browsing import needs_browser
 from test_file_page import HOSTILE
 
-from datasette_agent_memory.cli import _free_port
 from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.ingest import IndexSettings, update_index
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-# On CI a browser that is missing is a failure.
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"
-)
+pytestmark = needs_browser
 
 NOTES = {
     "MEMORY.md": "# Memory\n\n"
@@ -47,64 +34,20 @@ def database(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def memory(database):
-    """A server of the notes, and the address of their pages."""
-    port = _free_port(0)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "datasette", str(database), "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and server.poll() is None:
-            with closing(socket.socket()) as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/memory/-/agent-memory"
-    finally:
-        server.terminate()
-        output, _ = server.communicate(timeout=20)
-        assert "Traceback" not in output, output
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+def memory(serve, database):
+    """The address of the notes' pages."""
+    return f"{serve(database)}/memory/-/agent-memory"
 
 
 @pytest.fixture
-def open_page(browser):
-    """Pages, on none of which a script fails, a dialog opens or a foreign address is asked for."""
-    contexts, failures = [], []
+def open_page(open_page):
+    """Pages that stand still."""
 
     def run(url, width=1000, script=True):
-        context = browser.new_context(
-            viewport={"width": width, "height": 700}, java_script_enabled=script, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: failures.append(str(error)))
-        page.on("dialog", lambda dialog: (failures.append(dialog.message), dialog.dismiss()))
-        page.on("requestfailed", lambda failed: failures.append(failed.url))
-        page.on(
-            "request",
-            lambda asked: (
-                None if asked.url.startswith(url.split("/memory/")[0]) else failures.append(asked.url)
-            ),
-        )
-        page.goto(url)
-        return page
+        settings = {"java_script_enabled": script, "reduced_motion": "reduce"}
+        return open_page(url, width=width, height=700, **settings)
 
-    yield run
-    for context in contexts:
-        context.close()
-    assert failures == []
+    return run
 
 
 def box(page, selector):

@@ -1,29 +1,17 @@
 """The map and the timeline in a real browser, served by a real Datasette."""
 
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import time
-from contextlib import closing
 from itertools import pairwise
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
-from playwright import sync_api
+from browsing import needs_browser
+from playwright.sync_api import expect
 
-from datasette_agent_memory.cli import _free_port
 from datasette_agent_memory.embeddings import chain
 from datasette_agent_memory.ingest import IndexSettings, update_index
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-# On CI a browser that is missing is a failure.
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"
-)
+pytestmark = needs_browser
 
 HOSTILE = {
     "memory/<img src=x onerror=alert(1)>.md": "<img src=x onerror=alert(2)> <script>alert(3)</script>\n",
@@ -34,7 +22,7 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def served(sample_database, tmp_path_factory):
+def served(serve, sample_database, tmp_path_factory):
     """The sample, a hostile memory and one without vectors; the address of the server."""
     folder = tmp_path_factory.mktemp("served")
     files = []
@@ -48,51 +36,17 @@ def served(sample_database, tmp_path_factory):
             IndexSettings(root, providers=chain.Providers().choose(provider).providers),
         )
         files.append(folder / f"{name}.db")
-    port = _free_port(0)
-    command = [sys.executable, "-m", "datasette", sample_database, *files, "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and server.poll() is None:
-            with closing(socket.socket()) as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        output, _ = server.communicate(timeout=20)
-        assert "Traceback" not in output, output
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    return serve(sample_database, *files)
 
 
 @pytest.fixture
-def open_map(browser, served):
-    """Open the map of a database; what goes wrong in the browser fails the test."""
-    contexts, failures = [], []
+def open_map(open_page, served):
+    """Open the map of a database."""
 
-    def run(database="memory", query="", width=1100, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: failures.append(str(error)))
-        # A breach of the content security policy is told there.
-        page.on("console", lambda message: message.type == "error" and failures.append(message.text))
-        page.on("dialog", lambda dialog: (failures.append(dialog.message), dialog.dismiss()))
-        page.goto(f"{served}/{database}/-/agent-memory/map{query}")
-        return page
+    def run(database="memory", query="", **options):
+        return open_page(f"{served}/{database}/-/agent-memory/map{query}", **options)
 
-    yield run
-    for context in contexts:
-        context.close()
-    assert failures == []
+    return run
 
 
 POINT = """path => {
@@ -178,7 +132,7 @@ def test_a_point_tells_its_text_and_opens_its_lines(open_map):
     before = pixels(page)
     page.mouse.move(*page.evaluate(POINT, "memory/2026-08-15.md"))
     tip = page.locator(".am-map-tip")
-    sync_api.expect(tip).to_contain_text("outboard overheated")
+    expect(tip).to_contain_text("outboard overheated")
     assert "memory/2026-08-15.md" in tip.inner_text() and "lines 1–22 · 2026-08-15" in tip.inner_text()
     assert sum(pixels(page, OVERLAY).values()) > 0 and pixels(page) == before
     page.mouse.down()
@@ -195,7 +149,7 @@ def test_results_are_lit_as_they_are_typed(open_map):
     plain = pixels(page)
     page.get_by_role("searchbox").type("backup")
     page.wait_for_url("**/map?q=backup")
-    sync_api.expect(page.locator("#am-map-results h2")).to_have_text("6 results")
+    expect(page.locator("#am-map-results h2")).to_have_text("6 results")
     wait(page)
     assert sum(pixels(page, OVERLAY).values()) > 300
     assert pixels(page) != plain, "the others are dimmed"
@@ -206,9 +160,9 @@ def test_results_are_lit_as_they_are_typed(open_map):
     assert lit == page.locator(".am-map-results li bdi").all_inner_texts() and "backup" in lit[0]
     shared = open_map(query=f"?{urlsplit(page.url).query}")
     wait(shared)
-    sync_api.expect(shared.locator("#am-map-results h2")).to_have_text("6 results")
+    expect(shared.locator("#am-map-results h2")).to_have_text("6 results")
     page.get_by_role("searchbox").fill("")
-    sync_api.expect(page.locator("#am-map-results")).to_be_hidden()
+    expect(page.locator("#am-map-results")).to_be_hidden()
     wait(page)
     assert pixels(page) == plain and not pixels(page, OVERLAY)
 
@@ -224,7 +178,7 @@ def test_only_the_last_search_is_shown(open_map):
     page.wait_for_url("**q=certificate**")
     page.get_by_role("searchbox").fill("backup")
     page.get_by_role("button", name="Search").click()
-    sync_api.expect(page.locator(".am-map-results li").first).to_contain_text("backup")
+    expect(page.locator(".am-map-results li").first).to_contain_text("backup")
     for route in held:
         route.continue_()
     page.wait_for_timeout(300)
@@ -241,25 +195,25 @@ def test_an_error_is_said(open_map):
         lambda route: route.fulfill(json={"ok": False, "error": "k must be a whole number"}),
     )
     page.get_by_role("searchbox").fill("backup")
-    sync_api.expect(page.locator("#am-map-notices")).to_contain_text("k must be a whole number")
+    expect(page.locator("#am-map-notices")).to_contain_text("k must be a whole number")
 
 
 def test_the_keyboard_goes_from_point_to_point_and_opens(open_map):
     page = open_map(query="?q=backup&k=1")
     wait(page)
-    sync_api.expect(page.locator("#am-map-said")).to_have_text(re.compile("^1 result"))
+    expect(page.locator("#am-map-said")).to_have_text(re.compile("^1 result"))
     page.locator("#am-map-plot").focus()
     page.keyboard.press("ArrowLeft")
     said = page.locator("#am-map-said")
-    sync_api.expect(said).to_contain_text("result 1")
+    expect(said).to_contain_text("result 1")
     first = said.inner_text()
     page.keyboard.press("ArrowLeft")
-    sync_api.expect(said).not_to_contain_text("result 1")
+    expect(said).not_to_contain_text("result 1")
     assert ".md, line" in said.inner_text() and said.inner_text() != first
     page.keyboard.press("Escape")
     assert page.locator(".am-map-tip").is_hidden()
     page.keyboard.press("ArrowUp")
-    sync_api.expect(said).to_contain_text("result 1")
+    expect(said).to_contain_text("result 1")
     page.keyboard.press("Enter")
     page.wait_for_url("**/file?**")
 
@@ -403,13 +357,13 @@ def test_hostile_names_and_texts_stay_text(open_map):
         ("memory/\u202egnp.md", "memory/‹U+202E›gnp.md", "turned ‹U+202E› round, with ␛[31m red"),
     ):
         page.mouse.move(*page.evaluate(POINT, path))
-        sync_api.expect(tip).to_contain_text(text)
+        expect(tip).to_contain_text(text)
         assert tip.locator("bdi").inner_text() == (name or path)
         assert tip.locator("img, script").count() == 0
         assert parse_qs(urlsplit(tip.locator("a").get_attribute("href")).query)["path"] == [path]
         page.mouse.move(1, 1)
-        sync_api.expect(tip).to_be_hidden()
-    sync_api.expect(page.locator(".am-map-results bdi").first).to_contain_text("‹U+202E›")
+        expect(tip).to_be_hidden()
+    expect(page.locator(".am-map-results bdi").first).to_contain_text("‹U+202E›")
     assert page.locator("main img, main main script").count() == 0
     page.mouse.move(*page.evaluate(POINT, "memory/<img src=x onerror=alert(1)>.md"))
     page.mouse.down()
@@ -431,7 +385,7 @@ def test_without_vectors_there_is_the_timeline_and_the_search(open_map):
     page = open_map("words", "?q=turned")
     wait_for_timeline(page)
     assert "so there is no map" in page.locator("#am-map-problem").inner_text()
-    sync_api.expect(page.locator(".am-map-results li")).to_have_count(1)
+    expect(page.locator(".am-map-results li")).to_have_count(1)
     assert page.locator("#am-map").count() == 0
 
 
@@ -443,7 +397,7 @@ def test_on_a_phone(open_map):
     # The first touch tells, the second opens.
     place = page.evaluate(POINT, "memory/2026-08-15.md")
     page.touchscreen.tap(*place)
-    sync_api.expect(page.locator(".am-map-tip")).to_contain_text("outboard overheated")
+    expect(page.locator(".am-map-tip")).to_contain_text("outboard overheated")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.touchscreen.tap(*page.evaluate(POINT, "memory/2026-08-15.md"))
     page.wait_for_url("**/file?**")

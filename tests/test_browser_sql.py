@@ -1,24 +1,9 @@
 """Ready queries, and Datasette's own pages of a memory, in a real browser."""
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-from contextlib import closing, contextmanager
-
 import pytest
-from playwright import sync_api
+from browsing import needs_browser, width_of
 
-from datasette_agent_memory.cli import _free_port
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-# On CI a browser that is missing is a failure.
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"
-)
+pytestmark = needs_browser
 
 NAME = "memory/<img src=x onerror=alert('name')>.md"
 HOSTILE = {
@@ -27,52 +12,15 @@ HOSTILE = {
 }
 
 
-@contextmanager
-def serving(*arguments):
-    """The address of a Datasette in a process of its own."""
-    port = _free_port(0)
-    # However busy the machine is, and while the model is still being loaded.
-    patience = ("--setting", "sql_time_limit_ms", "30000")
-    command = [sys.executable, "-m", "datasette", *map(str, arguments), "-p", str(port), *patience]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and server.poll() is None:
-            with closing(socket.socket()) as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        output, _ = server.communicate(timeout=20)
-        assert "Traceback" not in output, output
-
-
 @pytest.fixture(scope="module")
-def sample(sample_database):
-    with serving(sample_database) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+def sample(sample):
+    """The address of Datasette itself."""
+    return sample.partition("/memory/")[0]
 
 
 @pytest.fixture
-def page(browser):
-    context = browser.new_context()
-    page = context.new_page()
-    failures = []
-    page.on("pageerror", lambda error: failures.append(str(error)))
-    page.on("dialog", lambda dialog: (failures.append(dialog.message), dialog.dismiss()))
-    yield page
-    context.close()
-    assert failures == []
+def page(open_page):
+    return open_page("about:blank")
 
 
 def test_each_query_runs_with_a_click(page, sample):
@@ -140,37 +88,35 @@ def test_tables_that_nobody_reads_are_not_listed(page, sample):
 
 
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_sticks_out(browser, sample, width):
-    context = browser.new_context(viewport={"width": width, "height": 740})
-    page = context.new_page()
+def test_nothing_sticks_out(open_page, sample, width):
+    page = open_page("about:blank", width=width, height=740)
     for path in ("-/agent-memory/queries", "chunks", "files", "agent_memory_largest_files"):
         page.goto(f"{sample}/memory/{path}")
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-    context.close()
+        assert width_of(page) <= width, path
 
 
-def test_hostile_memory_stays_text(page, workspace, index, database, tiny):
+def test_hostile_memory_stays_text(page, serve, workspace, index, database, tiny):
     index(workspace(HOSTILE), tiny)
-    with serving(database) as address:
-        for path in (
-            "chunks",
-            "files",
-            "chunks_fts",
-            "agent_memory_largest_files",
-            "agent_memory_changed_this_week",
-            "agent_memory_keyword?q=script+alert",
-            "-/agent-memory/queries",
-        ):
-            response = page.goto(f"{address}/memory/{path}")
-            assert response.status == 200
-            page.wait_for_load_state("networkidle")
-            assert page.locator("img[src=x]").count() == 0
-            if path != "-/agent-memory/queries":
-                assert NAME in page.locator("table.rows-and-columns").first.inner_text(), path
-        page.goto(f"{address}/memory/chunks")
-        heights = "cells => Math.max(...cells.map(cell => cell.offsetHeight))"
-        assert page.locator("td.col-text").evaluate_all(heights) < 400
-        page.locator("td.col-path a").first.click()
-        page.wait_for_url("**/-/agent-memory/file?path=*")
+    address = serve(database)
+    for path in (
+        "chunks",
+        "files",
+        "chunks_fts",
+        "agent_memory_largest_files",
+        "agent_memory_changed_this_week",
+        "agent_memory_keyword?q=script+alert",
+        "-/agent-memory/queries",
+    ):
+        response = page.goto(f"{address}/memory/{path}")
+        assert response.status == 200
+        page.wait_for_load_state("networkidle")
         assert page.locator("img[src=x]").count() == 0
+        if path != "-/agent-memory/queries":
+            assert NAME in page.locator("table.rows-and-columns").first.inner_text(), path
+    page.goto(f"{address}/memory/chunks")
+    heights = "cells => Math.max(...cells.map(cell => cell.offsetHeight))"
+    assert page.locator("td.col-text").evaluate_all(heights) < 400
+    page.locator("td.col-path a").first.click()
+    page.wait_for_url("**/-/agent-memory/file?path=*")
+    assert page.locator("img[src=x]").count() == 0
