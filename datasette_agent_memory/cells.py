@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup, escape
 
 from .config import MAX_DIMENSIONS
+from .files import file_href
 from .known import KnownMemory, known_memory
 from .schema import as_line
 from .visible import visible
@@ -60,11 +61,9 @@ class _Cell:
         path = self.row.get("path")
         if not isinstance(path, str):
             return ""
-        lines = ""
-        start, end = self.row.get("start_line"), self.row.get("end_line")
-        if isinstance(start, int):
-            lines = f"#L{as_line(start)}" + (f"-L{end}" if isinstance(end, int) and end > start else "")
-        return f"{self.page}/file?{urlencode({'path': path}, errors='replace')}{lines}"
+        start, end = (self.row.get(name) for name in ("start_line", "end_line"))
+        lines = (as_line(start), as_line(end)) if isinstance(start, int) else (None, None)
+        return file_href(self.page, path, *lines)
 
 
 def render_cell(

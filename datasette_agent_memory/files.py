@@ -216,7 +216,7 @@ def file_href(
         query["from"] = str(start_line)
     if q:
         query["q"] = q
-    href = f"{page_path}/file?{urlencode(query)}"
+    href = f"{page_path}/file?{urlencode(query, errors='replace')}"
     if not start_line:
         return href
     return f"{href}#{fragment_of(start_line, end_line)}"

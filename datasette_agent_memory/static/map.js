@@ -34,8 +34,11 @@ const pagePath = page.dataset.page;
 const say = text => { said.textContent = text; };
 const color = name => getComputedStyle(document.body).getPropertyValue(name).trim();
 
-const filePath = (path, start, end) =>
-  `${pagePath}/file?${new URLSearchParams({ path })}#L${start}${end > start ? `-L${end}` : ""}`;
+const filePath = (path, start, end) => {
+  // A file of more lines has further pages.
+  const query = new URLSearchParams(start > Number(page.dataset.pageLines) ? { path, from: start } : { path });
+  return `${pagePath}/file?${query}#L${start}${end > start ? `-L${end}` : ""}`;
+};
 
 function parameters() {
   const given = new URLSearchParams(new FormData(form));

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import urlencode
 
 from datasette.utils.asgi import Response
 
+from ..files import PAGE_LINES
 from ..points import MemoryMap, map_of, month_bounds
 from ..search import Answer
 from ..sql_functions import parse_moment
@@ -35,8 +35,7 @@ async def map_page(request: Any, datasette: Any) -> Response:
     page_path = memory_path(datasette, database)
 
     def between(since: object, until: object) -> str:
-        given = {**found.given_values, "since": since, "until": until}
-        return f"{page_path}?{urlencode({'q': answer.q, **given})}"
+        return f"{page_path}?{found.query_with({'since': since, 'until': until})}"
 
     return await render(
         datasette,
@@ -54,6 +53,7 @@ async def map_page(request: Any, datasette: Any) -> Response:
             "colour": colour,
             "colours": _COLOURS,
             "max_rows": _MAX_ROWS,
+            "page_lines": PAGE_LINES,
             "month_href": lambda month: between(*month_bounds(month)),
             "page_path": page_path,
             "json_path": f"{page_path}/map.json?{request.query_string}",
