@@ -47,7 +47,7 @@ def main() -> None:
             shoot(light, "search", f"{PAGE}?q={query}")
             shoot(dark, "search-dark", f"{PAGE}?q={query}")
             shoot(light, "map", f"{PAGE}/map?q={query}")
-            shoot(dark, "file-dark", f"{PAGE}/file?path=memory/2026-03-14-incident.md")
+            shoot(dark, "file-dark", f"{PAGE}/file?path=memory/runbooks/restore-backups.md#L23-L52")
             light.goto(f"{PAGE}?q={query}")
             light.get_by_role("link", name="View and edit SQL").click()
             light.screenshot(path=str(IMAGES / "sql.png"))

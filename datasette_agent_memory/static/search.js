@@ -213,7 +213,7 @@ function logarithmic(least, most) {
 // Keys
 
 function isField(element) {
-  return element.matches?.("input, select, textarea") || element.isContentEditable;
+  return element.matches?.("input, select") || element.isContentEditable;
 }
 
 document.addEventListener("keydown", (event) => {
