@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 
@@ -28,7 +29,9 @@ class Server:
         self.port = _free_port(0)
         self.says = says
         command = [sys.executable, "-m", "datasette", *map(str, arguments), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        # A pipe that nobody reads would be full of its log after some hundred requests.
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, text=True)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:
             with closing(socket.socket()) as probe:
@@ -42,7 +45,10 @@ class Server:
 
     def close(self):
         self.process.terminate()
-        output, _ = self.process.communicate(timeout=20)
+        self.process.wait(timeout=20)
+        with self.log:
+            self.log.seek(0)
+            output = self.log.read()
         assert self.says in output
         assert "Traceback" not in output, output
 
