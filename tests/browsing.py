@@ -30,7 +30,7 @@ class Server:
         self.says = says
         command = [sys.executable, "-m", "datasette", *map(str, arguments), "--port", str(self.port)]
         # A pipe that nobody reads would be full of its log after some hundred requests.
-        self.log = tempfile.TemporaryFile(mode="w+")
+        self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, text=True)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:
