@@ -28,12 +28,14 @@ def startup(datasette):  # type: ignore[no-untyped-def]
 
 @hookimpl
 def prepare_jinja2_environment(env, datasette):  # type: ignore[no-untyped-def]
+    from .dates import moment_in_words
     from .files import file_href
     from .sql_html import sql_html
     from .visible import visible
 
     # Names of filters are global.
     env.filters["agent_memory_visible"] = visible
+    env.filters["agent_memory_moment"] = moment_in_words
     env.globals["agent_memory_file_href"] = file_href
     env.filters["agent_memory_sql"] = sql_html
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from calendar import monthrange
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .dates import month_of
+from .dates import folder_of, month_bounds, month_of
 
 #: More values of a facet are of no help.
 _MOST = 12
@@ -46,11 +45,6 @@ def facets_of(found: Iterable[tuple[str, str]], given: Mapping[str, Any]) -> lis
     ]
 
 
-def folder_of(path: str) -> str:
-    """The folder of a path, empty for the top one."""
-    return path.rpartition("/")[0]
-
-
 def _facet(
     name: str,
     labels: Iterable[str],
@@ -72,8 +66,8 @@ def _facet(
 def _filters_of_month(month: str) -> dict[str, str] | None:
     if not month:
         return None
-    _, days = monthrange(int(month[:4]), int(month[5:]))
-    return {"since": f"{month}-01", "until": f"{month}-{days}"}
+    since, until = month_bounds(month)
+    return {"since": since.isoformat(), "until": until.isoformat()}
 
 
 def _filters_of_folder(folder: str) -> dict[str, str] | None:

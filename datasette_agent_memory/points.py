@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from calendar import monthrange
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary
 from datasette.utils import sqlite_timelimit
 
 from .connections import Connection, snapshot, sqlite3
+from .dates import folder_of, month_bounds, month_of
 from .schema import MemoryIndex, as_line, as_text
 from .search import NotAMemoryDatabase
 from .sql_functions import date_of_path
@@ -386,21 +386,6 @@ def unique_length(ids: Iterable[str]) -> int:
     return max(_MIN_ID_CHARS, alike + 1)
 
 
-def folder_of(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def month_of(path: str) -> str:
-    """The month of a path's date, as 2026-01; "" where it has none."""
-    moment = date_of_path(path)
-    return moment.date().isoformat()[:7] if moment else ""
-
-
-def month_bounds(month: str) -> tuple[date, date]:
-    """The first and the last day of a month like 2026-01."""
-    return _bounds(date.fromisoformat(f"{month}-01"), "month")
-
-
 def _unit(days: int) -> str:
     if days < _MAX_BARS:
         return "day"
@@ -415,7 +400,7 @@ def _bounds(day: date, unit: str) -> tuple[date, date]:
         monday = day - timedelta(days=day.weekday())
         # The calendar ends on a Friday.
         return monday, monday + min(timedelta(days=6), date.max - monday)
-    return day.replace(day=1), day.replace(day=monthrange(day.year, day.month)[1])
+    return month_bounds(day.isoformat()[:7])
 
 
 def _counted(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -10,11 +10,12 @@ from datasette.utils.asgi import Response
 
 from ..connections import snapshot
 from ..context import heading_trail
+from ..dates import age_in_words, date_in_words
 from ..files import IndexedChunk, chunks_of_file, find_chunk, index_of
 from ..neighbours import Neighbours, nearest_chunks
 from ..search import citation_of
 from ..snippets import EXCERPT_CHARS, Snippet, best_part, find_matches
-from ..sql_functions import date_of_path, memory_age
+from ..sql_functions import date_of_path
 from ..web import (
     BadRequest,
     may_execute_sql,
@@ -81,7 +82,6 @@ async def chunk_page(request: Any, datasette: Any) -> Response:
     texts = [found.chunk.text[:_MAX_CHARS], *(one.chunk.text for one in similar)]
     matches = find_matches(texts, q) if q.strip() else [[] for _ in texts]
     may_edit = neighbours.sql and await may_execute_sql(datasette, request.actor, database.name)
-    age_days = memory_age(found.chunk.path)
     return await render(
         datasette,
         request,
@@ -96,7 +96,8 @@ async def chunk_page(request: Any, datasette: Any) -> Response:
                 for near, one, spans in zip(neighbours.found, similar, matches[1:], strict=True)
             ],
             "neighbours": neighbours,
-            "age_days": age_days,
+            "date_in_words": date_in_words,
+            "age_in_words": lambda path: age_in_words(path, None),
             "q": q,
             "page_path": page_path,
             "chunk_path": lambda id: f"{page_path}/chunk?{urlencode({'id': id, **({'q': q} if q else {})})}",

@@ -7,8 +7,9 @@ from typing import Any
 
 from datasette.utils.asgi import Response
 
+from ..dates import month_bounds
 from ..files import PAGE_LINES
-from ..points import MemoryMap, map_of, month_bounds
+from ..points import MemoryMap, map_of
 from ..search import Answer
 from ..sql_functions import parse_moment
 from ..web import BadRequest, memory_path, render, view
