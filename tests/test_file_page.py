@@ -18,6 +18,7 @@ from test_views import SEARCH, get, links
 from datasette_agent_memory import neighbours
 from datasette_agent_memory.connections import open_readonly, open_writable
 from datasette_agent_memory.context import heading_trail
+from datasette_agent_memory.dates import moment_in_words
 from datasette_agent_memory.files import (
     LINE_CHARS,
     PAGE_CHARS,
@@ -215,7 +216,7 @@ async def test_what_is_known_of_the_file(datasette, root):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", answer[name])
     assert "neighbours" not in answer
     page = await page_of_file(datasette, "MEMORY.md")
-    assert answer["hash"] in page.text and answer["indexed_at"] in page.text
+    assert answer["hash"] in page.text and moment_in_words(answer["indexed_at"]) in page.text
     (root / "MEMORY.md").write_text("other")
     assert (await file_json(datasette, "MEMORY.md"))["on_disk"] == "changed"
     assert "has changed since" in (await page_of_file(datasette, "MEMORY.md")).text
