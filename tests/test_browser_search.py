@@ -211,6 +211,33 @@ def test_keys_lead_everywhere(open_page, sample):
     page.wait_for_url("**/file?path=**")
 
 
+def test_the_defaults_are_those_of_the_question_that_stands_there(open_page, sample):
+    page = open_page(f"{sample}?q=backup&decay=1&half_life=3")
+    search_box(page).fill("certificate expired")
+    page.wait_for_url("**q=certificate+expired**")
+    expect(page.locator(".am-place").first).to_contain_text("memory/")
+    page.get_by_role("link", name="Back to the defaults").click()
+    page.wait_for_url("**/agent-memory?q=certificate+expired")
+    expect(page.get_by_role("spinbutton", name="half life")).to_have_value("")
+    expect(page.locator(".am-parts").first).not_to_contain_text("decay")
+
+
+def test_what_is_being_composed_is_not_searched(open_page, sample):
+    page = open_page(f"{sample}?q=backup")
+    compose = (
+        "([kind, value, composing]) => { const box = document.getElementById('am-q'); box.value = value;"
+        " box.dispatchEvent(kind === 'input' ? new InputEvent(kind, { isComposing: composing })"
+        " : new CompositionEvent(kind)) }"
+    )
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(compose, ["input", "shuju", True])
+    page.wait_for_timeout(400)
+    assert asked == []
+    page.evaluate(compose, ["compositionend", "数据库", False])
+    expect(page.locator(".am-hit mark").first).to_have_text("数据库")
+
+
 def test_what_was_unfolded_stays_so(open_page, sample):
     page = open_page(f"{sample}?q=backup+restore")
     first = page.locator(".am-hit").first

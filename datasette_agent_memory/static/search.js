@@ -75,7 +75,10 @@ form.addEventListener("submit", (event) => {
 });
 for (const control of form.elements) {
   if (control.type === "submit") continue;
-  control.addEventListener("input", () => ask(control.type === "search" ? TYPING_PAUSE_MS : SLIDING_PAUSE_MS));
+  const change = () => ask(control.type === "search" ? TYPING_PAUSE_MS : SLIDING_PAUSE_MS);
+  // What is being composed, as Chinese is from its sounds, is no question yet.
+  control.addEventListener("input", (event) => event.isComposing || change());
+  control.addEventListener("compositionend", change);
   control.addEventListener("change", leave);
 }
 
