@@ -74,9 +74,23 @@ def menu_links(datasette, actor, request):  # type: ignore[no-untyped-def]
 
 @hookimpl
 def database_actions(datasette, actor, database):  # type: ignore[no-untyped-def]
-    from .databases import memory_database_actions
+    from .databases import memory_actions
 
-    return memory_database_actions(datasette, actor, database)
+    return memory_actions(datasette, actor, database)
+
+
+@hookimpl
+def table_actions(datasette, actor, database, table):  # type: ignore[no-untyped-def]
+    from .databases import memory_actions
+
+    return memory_actions(datasette, actor, database)
+
+
+@hookimpl(optionalhook=True)  # 0.65 has none
+def query_actions(datasette, actor, database):  # type: ignore[no-untyped-def]
+    from .databases import memory_actions
+
+    return memory_actions(datasette, actor, database)
 
 
 @hookimpl

@@ -319,7 +319,10 @@ def resolve_options(
         values[parameter.field] = next(
             (layer[parameter.name] for layer in layers if parameter.name in layer), parameter.default
         )
-    return SearchOptions(**values)
+    options = SearchOptions(**values)
+    if options.vector_weight == options.text_weight == 0:
+        raise ParameterError("vector_weight and text_weight must not both be 0")
+    return options
 
 
 def _parsed(values: Mapping[str, object]) -> dict[str, Any]:

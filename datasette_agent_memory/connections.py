@@ -160,9 +160,13 @@ def refuse_unreadable_vectors(conn: Connection, database: str) -> None:
     if has_sqlite_vec(conn):
         return
     # A virtual table's module stands in its SQL, which may be looked at without it.
-    if conn.execute(
-        "select 1 from sqlite_master where type = 'table' and sql like 'create virtual table%using vec0%'"
-    ).fetchone():
+    try:
+        has_vectors = conn.execute(
+            "select 1 from sqlite_master where type = 'table' and sql like 'create virtual table%using vec0%'"
+        ).fetchone()
+    except sqlite3.Error:  # one that is locked, say: whoever asks it next will be told
+        return
+    if has_vectors:
         raise click.ClickException(
             f"Database {database} has a sqlite-vec table, and sqlite-vec cannot be loaded: "
             + INSTALL_SQLITE_VEC

@@ -13,7 +13,7 @@ from html import unescape
 
 _SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _STYLESHEET = re.compile(r"<link\b([^>]*\brel=\"stylesheet\"[^>]*)>", re.IGNORECASE)
-_ADDRESS = re.compile(r'\b(?:src|href)="(https?://[^"\s;,]+)"')
+_ADDRESS = re.compile(r'\b(?:src|href)="((?:https?:)?//[^"\s]+)"')
 
 
 def policy_of(frame: str) -> str:
@@ -25,13 +25,15 @@ def policy_of(frame: str) -> str:
     for attributes, code in _SCRIPT.findall(frame):
         address = _ADDRESS.search(attributes)
         if address:
-            scripts.append(_without_query(address[1]))
+            scripts += _source(address[1])
         elif code:
+            # As the browser reads it.
+            code = code.replace("\r\n", "\n").replace("\r", "\n")
             digest = hashlib.sha256(code.encode()).digest()
             scripts.append(f"'sha256-{base64.b64encode(digest).decode()}'")
     for attributes in _STYLESHEET.findall(frame):
         if address := _ADDRESS.search(attributes):
-            styles.append(_without_query(address[1]))
+            styles += _source(address[1])
     return "; ".join(
         [
             "default-src 'self'",
@@ -48,6 +50,9 @@ def policy_of(frame: str) -> str:
     )
 
 
-def _without_query(address: str) -> str:
-    """A source expression has no query."""
-    return unescape(address).partition("?")[0].partition("#")[0]
+def _source(address: str) -> list[str]:
+    """An address as a source expression, which has no query; none for one that would be more than that."""
+    address = unescape(address).partition("?")[0].partition("#")[0]
+    # Without a scheme it is that of the page.
+    address = address.removeprefix("//")
+    return [] if re.search(r"[\s;,']", address) else [address]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import click
 from datasette.utils.asgi import Forbidden
@@ -43,10 +45,15 @@ async def start(datasette: Any) -> None:
             threading.Thread(target=_load_quietly, args=(provider,), daemon=True).start()
 
 
+#: The databases whose own pages in Datasette have what they need.
+_FURNISHED: WeakSet[Any] = WeakSet()
+
+
 async def furnish(datasette: Any, database: Any, index: MemoryIndex) -> list[ReadyQuery]:
     """Give Datasette's own pages of a memory what they lack; the queries among it."""
+    _FURNISHED.add(database)
     if known := known_memory(datasette, database.name):
-        await configure_tables(datasette, database.name, known)
+        await configure_tables(datasette, database, known)
     queries = await queries_of(datasette, database, index)
     await store_queries(datasette, database.name, queries)
     return queries
@@ -70,7 +77,7 @@ def memory_menu_links(datasette: Any, actor: Any) -> Callable[[], Awaitable[list
     return links
 
 
-def memory_database_actions(
+def memory_actions(
     datasette: Any, actor: Any, database: str
 ) -> Callable[[], Awaitable[list[dict[str, str]]]]:
     async def actions() -> list[dict[str, str]]:
@@ -92,15 +99,16 @@ def attached(datasette: Any) -> list[Any]:
 
 
 async def indexes(databases: list[Any]) -> list[tuple[Any, MemoryIndex]]:
-    found = []
-    for database in databases:
-        try:
-            index = await look_at(database)
-        except sqlite3.Error:  # a database that cannot be read hides no other
-            continue
-        if index is not None:
-            found.append((database, index))
-    return found
+    # At once: each may be locked, and wait.
+    looks = await asyncio.gather(*(_look_quietly(database) for database in databases))
+    return [(database, index) for database, index in zip(databases, looks, strict=True) if index is not None]
+
+
+async def _look_quietly(database: Any) -> MemoryIndex | None:
+    try:
+        return await look_at(database)
+    except sqlite3.Error:  # a database that cannot be read hides no other
+        return None
 
 
 async def memory_databases(
@@ -109,6 +117,9 @@ async def memory_databases(
     """The databases, of those given or all, with an index that the actor may read."""
     readable = []
     for database, index in await indexes(attached(datasette) if databases is None else databases):
+        if database not in _FURNISHED:  # it has become a memory since the start
+            with suppress(sqlite3.Error, ParameterError):
+                await furnish(datasette, database, index)
         try:
             await ensure_readable(datasette, actor, database.name, index.layout.chunks)
         except Forbidden:

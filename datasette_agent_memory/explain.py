@@ -34,7 +34,7 @@ _LARGE_DEPTH = 1024
 #: So many changes of settings are tried one after another.
 _MAX_REMEDIES = 10
 #: How many times the time limit of a statement the whole may take.
-_PATIENCE = 5
+_PATIENCE = 2
 #: How much of a chunk says which one it is.
 _BEGINNING_CHARS = 60
 #: Below any score, which may be a negative cosine.
@@ -49,7 +49,12 @@ class Explainer:
     """Explains chunks of one answer, on the connection that it was found on."""
 
     def __init__(
-        self, conn: Connection, answer: Answer, again: Again, time_limit_ms: int | None = None
+        self,
+        conn: Connection,
+        answer: Answer,
+        again: Again,
+        time_limit_ms: int | None = None,
+        deadline: float | None = None,
     ) -> None:
         self._conn = conn
         self._answer = answer
@@ -58,7 +63,9 @@ class Explainer:
         self._options = answer.options
         self._layout = answer.index.layout
         self._hits = {hit.id: hit for hit in answer.hits}
-        self._deadline = time.monotonic() + time_limit_ms / 1000 * _PATIENCE if time_limit_ms else None
+        if time_limit_ms and deadline is None:
+            deadline = time.monotonic() + time_limit_ms / 1000 * _PATIENCE
+        self._deadline = deadline
         #: Whether something could not be had in time, and so is not known.
         self._is_cut_short = False
 
@@ -326,9 +333,14 @@ class Explainer:
 
     def _run(self, sql: str, params: Mapping[str, Any]) -> list[Any]:
         """The rows, or none where SQLite cannot give them in time: what they would say stays unsaid."""
-        limit = sqlite_timelimit(self._conn, self._time_limit_ms) if self._time_limit_ms else nullcontext()
+        limit_ms = self._time_limit_ms
+        if limit_ms is not None and self._deadline is not None:
+            limit_ms = min(limit_ms, int((self._deadline - time.monotonic()) * 1000))
+            if limit_ms <= 0:
+                self._is_cut_short = True
+                return []
         try:
-            with limit:
+            with sqlite_timelimit(self._conn, limit_ms) if limit_ms else nullcontext():
                 return list(self._conn.execute(sql, params).fetchall())
         except sqlite3.Error:
             self._is_cut_short = True
@@ -499,7 +511,7 @@ class Explainer:
             answer = self._again(settings)
             if _has(answer, identifier):
                 return self._needed(settings, identifier)
-            explainer = Explainer(self._conn, answer, self._again, self._time_limit_ms)
+            explainer = Explainer(self._conn, answer, self._again, self._time_limit_ms, self._deadline)
             found = explainer._chunk(identifier, is_asked=False)
         return None
 
@@ -507,9 +519,9 @@ class Explainer:
         """Those of the settings that it is not shown without."""
         for name in list(settings):
             fewer = {other: value for other, value in settings.items() if other != name}
-            if fewer and _has(self._again(fewer), identifier):
+            if fewer and not self._is_late and _has(self._again(fewer), identifier):
                 settings = fewer
-        if "k" in settings:
+        if "k" in settings and not self._is_late:
             place = list(self._again(settings).places).index(identifier) + 1
             if _has(self._again({**settings, "k": place}), identifier):
                 settings = {**settings, "k": place}

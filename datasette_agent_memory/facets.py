@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from .dates import folder_of, month_bounds, month_of
@@ -37,12 +38,22 @@ def facets_of(found: Iterable[tuple[str, str]], given: Mapping[str, Any]) -> lis
     facets = [
         _facet("Source", (source for _, source in found), lambda source: {"source": source}, given),
         _facet("Month", (month_of(path) for path, _ in found), _filters_of_month, given, newest_first=True),
-        _facet("Folder", (folder_of(path) for path, _ in found), _filters_of_folder, given),
+        # What is in a folder's folders is found by its filter, too.
+        _facet(
+            "Folder", chain.from_iterable(folders_of(path) for path, _ in found), _filters_of_folder, given
+        ),
     ]
     # A facet of one value says nothing, unless it can be taken away.
     return [
         facet for facet in facets if len(facet.values) > 1 or any(value.is_selected for value in facet.values)
     ]
+
+
+def folders_of(path: str) -> list[str]:
+    """The folder of a path and those that it is in, [""] for a path of the top one."""
+    folder = folder_of(path)
+    parts = folder.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def _facet(

@@ -64,7 +64,7 @@ def usable_sides(
         notices.append(
             Notice(
                 "no_fts",
-                f"The full-text table {index.layout.chunks_fts} is missing, so {searched}; "
+                f"The full-text table {index.layout.chunks_fts} is missing or empty, so {searched}; "
                 "datasette agent-memory index makes it again.",
             )
         )
@@ -191,8 +191,8 @@ def _scan_notice(index: MemoryIndex) -> Notice:
     if index.has_sqlite_vec:
         return Notice(
             "no_vec_table",
-            f"The vector table {index.layout.chunks_vec} is missing, so vectors were compared one by one, "
-            "which is slow; datasette agent-memory index makes it again.",
+            f"The vector table {index.layout.chunks_vec} is missing or empty, so vectors were compared one "
+            "by one, which is slow; datasette agent-memory index makes it again.",
         )
     return Notice(
         "no_sqlite_vec",

@@ -24,8 +24,9 @@ from .schema import MemoryIndex
 from .search import statement_of
 from .web import ensure_readable
 
-#: How many chunks have their neighbours looked for: each takes some 10 ms among 20,000.
-_CHUNKS = 20
+#: How many chunks have their neighbours looked for, in memories of up to so many: each takes some
+#: 10 ms among 20,000, and the longer the more there are.
+_CHUNKS, _CHUNKS_UP_TO = 20, 10_000
 #: How many neighbours of a chunk are looked at.
 _NEIGHBOURS = 30
 #: How many chunks each of those is compared with, where there is no vector table to ask.
@@ -179,7 +180,7 @@ newest AS MATERIALIZED (
   SELECT id
   FROM {chunks}
   ORDER BY updated_at DESC, path DESC, start_line DESC
-  LIMIT {_number("chunks", _CHUNKS)}
+  LIMIT {_number("chunks", _chunks_compared(index))}
 ),
 near AS MATERIALIZED (
 {_neighbours("newest", vectors, 10)}
@@ -194,7 +195,7 @@ newest AS MATERIALIZED (
     SELECT id
     FROM {chunks}
     ORDER BY updated_at DESC, path DESC, start_line DESC
-    LIMIT {_number("chunks", _CHUNKS)}
+    LIMIT {_number("chunks", _chunks_compared(index))}
   ) AND typeof(embedding) = 'text' AND length(embedding) > 2
 ),
 near AS MATERIALIZED (
@@ -206,7 +207,7 @@ near AS MATERIALIZED (
     return ReadyQuery(
         "agent_memory_near_duplicates",
         "Near duplicates",
-        f"Chunks that say nearly the same, of the newest {_CHUNKS} compared with {compared}: "
+        f"Chunks that say nearly the same, of the newest {_chunks_compared(index)} compared with {compared}: "
         f"cosine is how near at least ({_SAME} if left blank), chunks how many of the newest.",
         f"""\
 WITH {near}
@@ -234,7 +235,7 @@ SELECT id, memory_age(path) AS age_days
   FROM {chunks}
   WHERE age_days IS NOT NULL
   ORDER BY age_days DESC, path, start_line
-  LIMIT {_number("chunks", _CHUNKS)}"""
+  LIMIT {_number("chunks", _chunks_compared(index))}"""
     if _has_neighbours(index):
         compared = f"the {_NEIGHBOURS} chunks nearest to it"
         near = f"""\
@@ -274,8 +275,9 @@ near AS MATERIALIZED (
     return ReadyQuery(
         "agent_memory_oldest_standing",
         "Oldest that still stand",
-        f"Of the {_CHUNKS} oldest dated chunks, those that no later one is about: none of {compared} has a"
-        f" later date and this cosine or more ({_ABOUT_THE_SAME} if left blank).",
+        f"Of the {_chunks_compared(index)} oldest dated chunks, those that no later one is about: none of"
+        f" {compared} has a later date and this cosine or more ({_ABOUT_THE_SAME} if left blank);"
+        " chunks is how many of the oldest.",
         f"""\
 WITH {near}
 SELECT path, start_line, end_line, source, age_days,
@@ -294,6 +296,10 @@ WHERE id IN (SELECT id FROM near)
   )
 ORDER BY age_days DESC, path, start_line, id""",
     )
+
+
+def _chunks_compared(index: MemoryIndex) -> int:
+    return max(2, min(_CHUNKS, _CHUNKS * _CHUNKS_UP_TO // max(1, index.chunk_count)))
 
 
 def _has_neighbours(index: MemoryIndex) -> bool:
@@ -448,21 +454,22 @@ async def _stored(datasette: Any, database: str) -> list[Any]:
 
 
 async def permission_rules(datasette: Any, actor: Any) -> Any:
-    """Deny the stored queries of each memory that the actor may not read."""
+    """Deny the stored queries of all but the memories that the actor may read.
+
+    Also of what is no memory at the moment, and may be one again before anybody has looked.
+    """
     from datasette.permissions import PermissionSQL
 
-    unreadable = [
+    readable = [
         database
         for database, known in known_memories(datasette).items()
-        if not await _is_readable(datasette, actor, database, known.layout.chunks)
+        if await _is_readable(datasette, actor, database, known.layout.chunks)
     ]
-    if not unreadable:
-        return None
     return PermissionSQL(
         sql=(
             "select database_name as parent, name as child, 0 as allow, 'unreadable memory' as reason"
             " from queries where source = :agent_memory_source"
-            " and database_name in (select value from json_each(:agent_memory_unreadable))"
+            " and database_name not in (select value from json_each(:agent_memory_readable))"
         ),
-        params={"agent_memory_source": PLUGIN_NAME, "agent_memory_unreadable": json.dumps(unreadable)},
+        params={"agent_memory_source": PLUGIN_NAME, "agent_memory_readable": json.dumps(readable)},
     )

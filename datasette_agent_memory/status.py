@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .connections import Connection, snapshot, sqlite3
+from .embeddings import NO_PROVIDER
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
 from .notices import Notice, provider_of, usable_sides
@@ -100,6 +101,10 @@ def _chain(index: MemoryIndex, notices: Mapping[str, str]) -> list[dict[str, Any
                 "state": "does not answer" if detail else "in use",
                 "detail": detail,
             }
+        )
+    elif index.provider != NO_PROVIDER:
+        chain.append(
+            {"provider": index.provider, "model": index.model, "state": "no vectors", "detail": None}
         )
     return chain
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
-from .known import KnownMemory, known_memories
+from .known import KnownMemory, known_memories, known_memory
 from .layouts import Layout
 
 
@@ -42,14 +43,36 @@ def _tables(known: KnownMemory) -> dict[str, Any]:
     return tables | {table: {"hidden": True} for table in known.hidden_tables}
 
 
-async def configure_tables(datasette: Any, database: str, known: KnownMemory) -> None:
+async def configure_tables(datasette: Any, database: Any, known: KnownMemory) -> None:
     """For 1.0a, which has no such hook: the same, and nothing over what is configured."""
     if not hasattr(datasette, "set_resource_metadata"):
         return
-    tables = datasette.config.setdefault("databases", {}).setdefault(database, {}).setdefault("tables", {})
-    for table in known.hidden_tables:
-        tables.setdefault(table, {}).setdefault("hidden", True)
+    if database not in _HIDING:
+        _HIDING.add(database)
+        _hide_tables(datasette, database)
     for table, description in descriptions(known.layout).items():
-        metadata = await datasette.get_resource_metadata(database, table)
+        metadata = await datasette.get_resource_metadata(database.name, table)
         if not {"description", "description_html"} & set(metadata):
-            await datasette.set_resource_metadata(database, table, "description", description)
+            await datasette.set_resource_metadata(database.name, table, "description", description)
+
+
+#: The databases that have been told what to hide.
+_HIDING: WeakSet[Any] = WeakSet()
+
+
+def _hide_tables(datasette: Any, database: Any) -> None:
+    """Add the hidden tables to those that a database names itself.
+
+    The way to configure it is no way: the configuration is shown to visitors, and would name
+    private databases to them.
+    """
+    hidden_table_names = database.hidden_table_names
+
+    async def with_ours() -> list[str]:
+        names: list[str] = await hidden_table_names()
+        known = known_memory(datasette, database.name)
+        tables = datasette.config.get("databases", {}).get(database.name, {}).get("tables", {})
+        shown = {table for table, settings in tables.items() if settings.get("hidden") is False}
+        return [*names, *(set(known.hidden_tables) - set(names) - shown if known else ())]
+
+    database.hidden_table_names = with_ours

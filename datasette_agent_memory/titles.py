@@ -18,7 +18,8 @@ _MOST_TITLES = 200
 
 
 def titles_of_hits(conn: Connection, layout: Layout, hits: Sequence[Hit]) -> dict[str, str]:
-    """The nearest heading above what is shown of each hit, by its id; without those that have none."""
+    """The nearest heading above what is shown of each hit, behind the first of those above it, by the
+    hit's id; without those that have none."""
     titles = {}
     for hit in hits[:_MOST_TITLES]:
         rows = conn.execute(
@@ -33,7 +34,7 @@ def titles_of_hits(conn: Connection, layout: Layout, hits: Sequence[Hit]) -> dic
             [*above, (hit.start_line, hit.end_line, hit.text)], len(above), _line_shown(hit)
         )
         if trail:
-            titles[hit.id] = trail[-1]
+            titles[hit.id] = " › ".join(dict.fromkeys([trail[0], trail[-1]]))
     return titles
 
 

@@ -215,7 +215,7 @@ def test_the_defaults_are_those_of_the_question_that_stands_there(open_page, sam
     page = open_page(f"{sample}?q=backup&decay=1&half_life=3")
     search_box(page).fill("certificate expired")
     page.wait_for_url("**q=certificate+expired**")
-    expect(page.locator(".am-place").first).to_contain_text("memory/")
+    expect(page.locator(".am-snippet mark").first).to_have_text(re.compile("certificate", re.IGNORECASE))
     page.get_by_role("link", name="Back to the defaults").click()
     page.wait_for_url("**/agent-memory?q=certificate+expired")
     expect(page.get_by_role("spinbutton", name="half life")).to_have_value("")
@@ -278,6 +278,34 @@ def test_a_phone_has_everything_and_nothing_sticks_out(open_page, sample):
     assert width_of(page) <= 360
     page.get_by_role("link", name="Tune and filter").click()
     assert page.get_by_role("slider", name="min score, as a slider").is_visible()
+
+
+def test_a_filter_can_be_taken_away_where_it_leaves_nothing(open_either, sample):
+    page = open_either(f"{sample}?q=backup&since=1999-01-01&until=1999-01-02&text_weight=0.5")
+    assert page.locator(".am-hit").count() == 0
+    page.get_by_role("link", name="Without the filter until").click()
+    page.wait_for_url(lambda url: "until=" not in url)
+    expect(page.locator(".am-hit").first).to_be_visible()
+    assert query_of(page) == {"q": "backup", "since": "1999-01-01", "text_weight": "0.5"}
+
+
+def test_arrows_scroll_where_no_result_has_the_focus(open_page, sample):
+    page = open_page(f"{sample}?q=backup&k=30&min_score=0")
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 900)")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement === document.body && scrollY >= 900")
+
+
+def test_only_what_is_seen_moves(open_page, sample):
+    page = open_page(f"{sample}?q=backup&k=38&min_score=0&now=2026-12-01")
+    page.evaluate(
+        "window.moved = 0; const animate = Element.prototype.animate; Element.prototype.animate ="
+        "function (...all) { window.moved += 1; return animate.apply(this, all) }; 0"
+    )
+    page.get_by_role("slider", name="half life, as a slider").fill("40")
+    expect(page.locator(".am-parts").first).to_contain_text("decay")
+    hits = page.locator(".am-hit").count()
+    assert hits > 15 and 0 < page.evaluate("window.moved") < hits / 2
 
 
 # Both answers side by side

@@ -20,9 +20,18 @@ def test_scripts_of_the_frame_alone_may_run():
         '<script type="module" src="https://cdn.example/x.js?v=1"></script>'
         '<link rel="stylesheet" href="https://cdn.example/x.css">'
     )
+    frame += '<script src="//cdn.example/y.js?v=1&amp;x=2"></script><script>two()\r\n</script>'
+    frame += '<script src="https://cdn.example/z.js; script-src *"></script>'
     policy = policy_of(frame)
+    second = base64.b64encode(hashlib.sha256(b"two()\n").digest()).decode()
     digest = base64.b64encode(hashlib.sha256(b"one()").digest()).decode()
-    assert directive(policy, "script-src") == ["'self'", f"'sha256-{digest}'", "https://cdn.example/x.js"]
+    assert directive(policy, "script-src") == [
+        "'self'",
+        f"'sha256-{digest}'",
+        "https://cdn.example/x.js",
+        "cdn.example/y.js",
+        f"'sha256-{second}'",
+    ]
     assert directive(policy, "style-src")[-1] == "https://cdn.example/x.css"
     assert directive(policy, "object-src") == ["'none'"]
 

@@ -335,3 +335,20 @@ def test_a_weak_match_is_called_one(explain):
     assert answer.weak is None
     answer, _ = explain("heron canal")
     assert answer.weak is None
+
+
+def test_what_is_late_is_not_tried(workspace, index, database, tiny):
+    index(workspace(NOTES), tiny)
+    tried = []
+
+    def again(settings):
+        tried.append(settings)
+        return ask(conn, "heron", {"k": "2", **settings})
+
+    for deadline, is_tried in ((None, True), (0.0, False)):
+        tried.clear()
+        with open_readonly(database) as conn:
+            explainer = Explainer(conn, ask(conn, "heron", {"k": "2"}), again, 30_000, deadline)
+            (found,) = explainer.place("memory/canal.md")
+        assert bool(tried) == is_tried and not found.returned
+        assert bool(found.settings) == is_tried

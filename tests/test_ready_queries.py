@@ -314,3 +314,51 @@ async def test_who_may_not_read_the_memory_may_not_query_it(memory, make_dataset
         assert (await get(datasette, f"/memory/{name}", "owner", q="heron")).status_code == 200, name
     assert all(query["href"] for query in (await get(datasette, f"{PAGE}.json", "owner")).json()["queries"])
     assert "agent_memory_keyword" not in await listed_by_datasette(datasette)
+
+
+on_1_0 = pytest.mark.skipif(not hasattr(Datasette, "add_query"), reason="0.65 asks for the queries each time")
+
+
+@on_1_0
+@pytest.mark.asyncio
+async def test_a_private_memory_stays_private_while_it_is_none(memory, make_datasette):
+    block = {"databases": {"memory": {"tables": {"chunks": {"allow": {"id": "owner"}}}}}}
+    datasette = make_datasette(memory, config=block)
+    await datasette.invoke_startup()
+    url = "/memory/agent_memory_keyword.json?q=heron"
+    assert (await datasette.client.get(url)).status_code == 403
+    with open_writable(memory) as conn:
+        conn.execute("alter table chunks rename to away")
+    await datasette.client.get("/")  # somebody looks, and it is no memory
+    with open_writable(memory) as conn:
+        conn.execute("alter table away rename to chunks")
+    assert (await datasette.client.get(url)).status_code == 403
+
+
+@on_1_0
+@pytest.mark.asyncio
+async def test_the_configuration_names_no_memory(memory, make_datasette):
+    datasette = make_datasette(memory)
+    await datasette.invoke_startup()
+    assert "memory" not in (await datasette.client.get("/-/config.json")).json().get("databases", {})
+    database = (await datasette.client.get("/memory.json")).json()
+    shown = {table["name"] for table in database["tables"] if not table["hidden"]}
+    assert shown == {"chunks", "embedding_cache", "files"}
+
+
+@pytest.mark.asyncio
+async def test_a_memory_that_comes_later_has_all_this_too(memory, tmp_path, make_datasette):
+    late = tmp_path / "late.db"
+    with open_writable(late) as conn:
+        conn.execute("create table other (id)")
+    datasette = make_datasette(late)
+    await datasette.invoke_startup()
+    shutil.copy(memory, late)
+    await datasette.client.get("/late")
+    assert (await datasette.client.get("/late/agent_memory_keyword?q=heron")).status_code == 200
+    tables = (await datasette.client.get("/late.json")).json()["tables"]
+    assert {table["name"] for table in tables if not table["hidden"]} == {
+        "chunks",
+        "embedding_cache",
+        "files",
+    }

@@ -26,8 +26,8 @@ def conn(workspace, index, database):
 @pytest.mark.parametrize(
     "q, title",
     [
-        ("heron", "Birds"),
-        ("garden filler", "Garden"),
+        ("heron", "Long-term › Birds"),
+        ("garden filler", "Long-term › Garden"),
         ("kingfisher", "Later heading"),
         ("osprey", None),
         ("cormorant", "Far above"),
@@ -49,6 +49,6 @@ def test_the_first_heading_of_a_file(conn):
 @pytest.mark.asyncio
 async def test_a_title_is_the_link(conn, database, make_datasette):
     page = await get(make_datasette(database), SEARCH, q="heron")
-    assert ">Birds</a>" in page.text
+    assert ">Long-term › Birds</a>" in page.text
     page = await get(make_datasette(database), SEARCH, q="osprey")
     assert ">memory/none.md</a>" in page.text

@@ -114,6 +114,12 @@ async def test_a_bad_value_is_400_and_named(datasette):
     )
 
 
+async def test_weights_of_nothing_are_400(datasette):
+    response = await get(datasette, f"{SEARCH}.json", q="heron", vector_weight="0", text_weight="0")
+    assert response.status_code == 400
+    assert response.json()["error"] == "vector_weight and text_weight must not both be 0"
+
+
 async def test_the_page_shows_what_json_says(datasette):
     page = await get(datasette, SEARCH, q="heron canal", min_score="0")
     answer = (await get(datasette, f"{SEARCH}.json", q="heron canal", min_score="0")).json()

@@ -21,7 +21,7 @@ document.documentElement.classList.add("am-live");
 
 function addressOfForm() {
   const given = new URLSearchParams();
-  for (const [name, value] of new FormData(form)) if (value !== "") given.append(name, value);
+  for (const [name, value] of new FormData(form)) if (value.trim() !== "") given.append(name, value);
   const query = given.toString();
   return form.action + (query ? `?${query}` : "");
 }
@@ -134,21 +134,25 @@ function takeOver(page) {
   sliders.forEach((follow) => follow());
 
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
-  for (const [id, hit] of hitsById()) {
+  const hits = hitsById();
+  for (const [id, hit] of hits) {
     const known = before.get(id)?.querySelector(".am-more");
     // What was unfolded stays so, and is not fetched again.
     if (known?.open) hit.querySelector(".am-more")?.replaceWith(known);
-    if (!still.matches) move(hit, tops.get(id));
     if (id === focusedHit && !document.contains(focused)) hit.querySelector(".am-hit-link").focus({ preventScroll: true });
   }
+  if (still.matches) return;
+  // All are measured before any moves: each measuring after a change would lay out the page again.
+  const places = [...hits].map(([id, hit]) => [hit, tops.get(id), hit.getBoundingClientRect().top]);
+  for (const [hit, from, to] of places) if (Math.min(from ?? to, to) < innerHeight) move(hit, from, to);
 }
 
-function move(hit, from) {
+function move(hit, from, to) {
   if (from === undefined) {
     hit.animate([{ opacity: 0 }, { opacity: 1 }], MOVING_MS);
     return;
   }
-  const by = from - hit.getBoundingClientRect().top;
+  const by = from - to;
   if (by) {
     hit.animate([{ transform: `translateY(${by}px)` }, { transform: "none" }], { duration: MOVING_MS, easing: "ease-out" });
   }
@@ -220,7 +224,7 @@ function isField(element) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || event.isComposing) return;
   const links = [...document.querySelectorAll(".am-hit-link")];
   const at = event.target;
   const hit = at.closest?.(".am-hit");
@@ -230,7 +234,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     question.focus();
     question.select();
-  } else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && links.length && (at === question || (hit && !isField(at)) || at === document.body)) {
+  } else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && links.length && (at === question || (hit && !isField(at)))) {
     event.preventDefault();
     const now = hit ? links.indexOf(hit.querySelector(".am-hit-link")) : -1;
     const next = now + (event.key === "ArrowDown" ? 1 : -1);

@@ -79,6 +79,7 @@ async def search_page(request: Any, datasette: Any) -> Response:
             "database": database.name,
             "answer": answer,
             "files": files,
+            "filters": [name for name in FILTERS if name in found.given_values],
             "titles": titles,
             "facets": facets_of(
                 answer.found if is_search else [(file.path, file.source) for file in files],
