@@ -31,6 +31,8 @@ FEW_POINTS = 4_000
 _MIN_ID_CHARS = 10
 #: Bars are of days up to this many, then of weeks up to this many, then of months.
 _MAX_BARS = 400
+#: A memory of before or after is one with a slip in its name.
+_YEARS = range(1970, 2101)
 _DECIMALS = 4
 
 _NOTHING_TO_COMPARE = "No chunk has a vector that can be compared with others, so there is no map."
@@ -75,6 +77,8 @@ class Timeline:
     undated: int
     #: The first and the last day with chunks, None where there are none.
     days: tuple[date, date] | None
+    #: How many chunks have a date of other times than agents have, and would leave no room for the rest.
+    far: int
 
     @classmethod
     def of_paths(cls, chunks_by_path: dict[str, int]) -> Timeline:
@@ -86,12 +90,17 @@ class Timeline:
                 undated += chunks
             else:
                 days[moment.date()] += chunks
+        near = Counter({day: chunks for day, chunks in days.items() if day.year in _YEARS})
+        far = days.total() - near.total() if near else 0
+        days = near or days
         span = (min(days), max(days)) if days else None
         unit = _unit((span[1] - span[0]).days) if span else "day"
         bars: Counter[tuple[date, date]] = Counter()
         for day, chunks in days.items():
             bars[_bounds(day, unit)] += chunks
-        return cls(unit, [Bar(*bounds, chunks) for bounds, chunks in sorted(bars.items())], undated, span)
+        return cls(
+            unit, [Bar(*bounds, chunks) for bounds, chunks in sorted(bars.items())], undated, span, far
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -100,6 +109,7 @@ class Timeline:
             "until": [bar.until.isoformat() for bar in self.bars],
             "chunks": [bar.chunks for bar in self.bars],
             "undated": self.undated,
+            "far": self.far,
         }
 
 

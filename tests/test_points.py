@@ -163,15 +163,20 @@ def test_years_are_weeks_and_ages_are_months():
         [("2024-12-30", "2025-01-05", 1), ("2026-03-02", "2026-03-08", 2)],
         0,
     )
-    assert bars("0001-01-01.md", "2024-02-29.md", "9999-12-31.md") == (
+    assert bars("1970-01-01.md", "2024-02-29.md", "2100-12-31.md") == (
         "month",
-        [("0001-01-01", "0001-01-31", 1), ("2024-02-01", "2024-02-29", 1), ("9999-12-01", "9999-12-31", 1)],
+        [("1970-01-01", "1970-01-31", 1), ("2024-02-01", "2024-02-29", 1), ("2100-12-01", "2100-12-31", 1)],
         0,
     )
     assert Timeline.of_paths({"2024-12-31.md": 1, "2026-03-04.md": 1}).days == (
         date(2024, 12, 31),
         date(2026, 3, 4),
     )
+    # One slip in a name leaves the others their room.
+    timeline = Timeline.of_paths({"0001-01-01.md": 2, "2024-02-29.md": 1, "9999-12-31.md": 1})
+    assert (timeline.unit, timeline.far, len(timeline.bars)) == ("day", 3, 1)
+    timeline = Timeline.of_paths({"0001-01-01.md": 2, "9999-12-31.md": 1})
+    assert (timeline.unit, timeline.far, len(timeline.bars)) == ("month", 0, 2)
     assert points._bounds(date.max, "week") == (date(9999, 12, 27), date.max)
 
 
