@@ -14,6 +14,10 @@ from playwright import sync_api
 
 from datasette_agent_memory.cli import _free_port
 
+#: However busy the machine is.
+PATIENCE_S = 30
+sync_api.expect.set_options(timeout=1000 * PATIENCE_S)
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 #: For the modules of such tests. On CI a browser that is missing is a failure.
@@ -97,7 +101,7 @@ def open_page(browser):
 
     def run(url, width=1100, height=900, **settings):
         context = browser.new_context(viewport={"width": width, "height": height}, **settings)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(1000 * PATIENCE_S)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", fail("script error"))
