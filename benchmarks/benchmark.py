@@ -252,6 +252,7 @@ class QueryTimes:
     bare_vec: float
     in_process: float
     page: float
+    html_page: float
     embedding: float = 0.0
 
     @property
@@ -296,11 +297,17 @@ class SearchedMemory:
         return search(self.conn, q)
 
     def page(self, q: str) -> dict[str, Any]:
+        return dict(self._get(q, ".json").json())
+
+    def html_page(self, q: str) -> None:
+        self._get(q, "")
+
+    def _get(self, q: str, format: str) -> Any:
         response = self.loop.run_until_complete(
-            self.datasette.client.get(f"/{self.name}/-/agent-memory.json", params={"q": q})
+            self.datasette.client.get(f"/{self.name}/-/agent-memory{format}", params={"q": q})
         )
         response.raise_for_status()
-        return dict(response.json())
+        return response
 
     def bare_fts(self, expression: str, limit: int) -> None:
         self.conn.execute(
@@ -322,6 +329,7 @@ class SearchedMemory:
             partial(self.bare_fts, fts_query(q), candidates),
             partial(self.in_process, q),
             partial(self.page, q),
+            partial(self.html_page, q),
         ]
         if is_hybrid:
             provider = PROVIDERS_OF_ENVIRONMENT.of_index(answer.index.meta)
@@ -329,9 +337,9 @@ class SearchedMemory:
                 partial(self.bare_vec, QUERY_VECTORS.computed(provider, q), candidates),
                 partial(provider.embed_query, q),
             ]
-        bare_fts, in_process, page, *vector = median_seconds(repeat, actions)
+        bare_fts, in_process, page, html_page, *vector = median_seconds(repeat, actions)
         bare_vec, embedding = vector or (0.0, 0.0)
-        return QueryTimes(bare_fts, bare_vec, in_process, page, embedding)
+        return QueryTimes(bare_fts, bare_vec, in_process, page, html_page, embedding)
 
     def _check(self, q: str, answer: Answer, page: dict[str, Any]) -> None:
         """A search that did less than it should would be measured as a fast one."""
@@ -368,6 +376,7 @@ def keyword_searches(times: dict[str, list[QueryTimes]]) -> Iterator[Comparison]
     reference = "bare FTS5 query"
     yield compare("keyword search()", reference, [(one.in_process, one.bare_fts) for one in every])
     yield compare("keyword JSON page", reference, [(one.page, one.bare_fts) for one in every])
+    yield compare("keyword HTML page", reference, [(one.html_page, one.bare_fts) for one in every])
 
 
 def hybrid_searches(times: dict[str, list[QueryTimes]]) -> Iterator[Comparison]:
@@ -376,6 +385,7 @@ def hybrid_searches(times: dict[str, list[QueryTimes]]) -> Iterator[Comparison]:
     for kind, of_kind in {**times, "all queries": every}.items():
         yield compare(f"search(), {kind}", reference, [(one.in_process, one.bare) for one in of_kind])
         yield compare(f"JSON page, {kind}", reference, [(one.page, one.bare) for one in of_kind])
+        yield compare(f"HTML page, {kind}", reference, [(one.html_page, one.bare) for one in of_kind])
     yield compare("bare vector query", "bare FTS5 query", [(one.bare_vec, one.bare_fts) for one in every])
     yield compare("embed a new query", reference, [(one.embedding, one.bare) for one in every])
 

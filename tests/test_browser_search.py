@@ -324,3 +324,18 @@ def test_what_moved_between_two_answers(open_either, sample):
             assert ("the same place" in said) == (ids.index(identifier) + 1 == place)
         else:
             assert "not in the other" in said
+
+
+# All memories at once
+
+
+def test_the_first_page_answers_while_typing_too(open_page, sample):
+    home = sample.replace("/memory/-/", "/-/")
+    page = open_page(home)
+    assert page.locator(".am-memories").get_by_role("link", name="memory", exact=True).is_visible()
+    page.get_by_role("searchbox", name="Search all memories").fill("certificate expired")
+    page.wait_for_url("**q=certificate+expired")
+    first = page.locator(".am-hit").first
+    expect(first.locator(".am-place")).to_contain_text("memory · memory/2026-03-14-incident.md")
+    page.go_back()
+    expect(page.locator(".am-memories")).to_be_visible()
