@@ -45,7 +45,9 @@ def _lexer() -> _SqliteLexer:
     return lexer
 
 
-def sql_html(sql: object) -> Markup:
+# The statements of a memory's searches are few: what differs are their parameters.
+@lru_cache(maxsize=64)
+def sql_html(sql: str) -> Markup:
     """The HTML of an SQL text, for inside a <pre>: escaped, with classes whose colours are in
     agent_memory.css."""
     return Markup("").join(
