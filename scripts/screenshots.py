@@ -45,7 +45,6 @@ def main() -> None:
             light = browser.new_page(viewport={"width": 1100, "height": 820})
             dark = browser.new_page(viewport={"width": 1100, "height": 820}, color_scheme="dark")
             shoot(light, "search", f"{PAGE}?q={query}")
-            shoot(dark, "search-dark", f"{PAGE}?q={query}")
             shoot(light, "map", f"{PAGE}/map?q={query}")
             shoot(dark, "file-dark", f"{PAGE}/file?path=memory/runbooks/restore-backups.md#L23-L52")
             light.goto(f"{PAGE}?q={query}")
