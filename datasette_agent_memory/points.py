@@ -229,12 +229,7 @@ class Reading:
             y=[y[number] for number in order],
             explained=explained,
             sampled=len(self.rows),
-            problem=self.problem
-            or (
-                None
-                if places
-                else "No chunk has a vector that can be compared with others, so there is no map."
-            ),
+            problem=self.problem or (None if places else _NOTHING_TO_COMPARE),
             chunks_by_path=self.chunks_by_path,
             id_chars=unique_length(self.ids),
         )

@@ -402,3 +402,12 @@ async def test_json_is_valid_for_odd_text(workspace, index, database, make_datas
     datasette = make_datasette(database)
     response = await get(datasette, f"{SEARCH}.json", q="heron")
     assert json.loads(response.text)["results"][0]["snippet"].startswith("nul-free")
+
+
+async def test_a_page_shows_the_first_of_very_many(workspace, index, database, make_datasette):
+    index(workspace({f"memory/note-{number}.md": f"heron number {number}\n" for number in range(230)}))
+    datasette = make_datasette(database)
+    page = await get(datasette, SEARCH, q="heron", k="230")
+    assert page.text.count('class="am-hit"') == 200 and "all 230 are in the JSON" in page.text
+    assert len((await get(datasette, f"{SEARCH}.json", q="heron", k="230")).json()["results"]) == 230
+    assert (await get(datasette, f"{SEARCH}.csv", q="heron", k="230")).text.count("\n") > 230
