@@ -126,7 +126,7 @@ def test_links_that_bait_do_nothing(open_page, hostile):
 
 def test_unfolding_what_is_hostile(open_page, hostile):
     page = open_page(f"{hostile}?q=canary&k=12")
-    for summary in page.locator(".am-more summary").all():
+    for summary in page.locator(".am-more > summary").all():
         summary.click()
     page.wait_for_load_state("networkidle")
     assert page.evaluate("window.pwned") is None and width_of(page) <= 1100

@@ -241,7 +241,7 @@ def test_what_is_being_composed_is_not_searched(open_page, sample):
 def test_what_was_unfolded_stays_so(open_page, sample):
     page = open_page(f"{sample}?q=backup+restore")
     first = page.locator(".am-hit").first
-    first.locator(".am-more summary").click()
+    first.locator(".am-more > summary").click()
     first.locator(".am-more > div").wait_for()
     # Datasette 0.65 would close it with a click elsewhere.
     page.locator(".am-summary").click()
