@@ -104,7 +104,14 @@ def open_writable(path: str | Path) -> Iterator[Connection]:
 
 def use_wal(conn: Connection) -> None:
     """Let readers go on while this connection writes; the busy timeout is set already."""
-    conn.execute("pragma journal_mode=wal")
+    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+    # SQLite does not wait where two connections change the mode of a new file at once.
+    is_locked = retry_if_exception(lambda error: isinstance(error, sqlite3.Error) and "locked" in str(error))
+    turns = Retrying(
+        retry=is_locked, stop=stop_after_delay(BUSY_TIMEOUT_S), wait=wait_fixed(0.02), reraise=True
+    )
+    turns(conn.execute, "pragma journal_mode=wal")
     conn.execute("pragma synchronous=normal")
 
 

@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from datasette_agent_memory import ingest, writer
-from datasette_agent_memory.connections import DatabaseError, open_writable, sqlite3
+from datasette_agent_memory.connections import DatabaseError, open_writable, sqlite3, transaction, use_wal
 from datasette_agent_memory.embeddings.base import EmbeddingError, from_json
 from datasette_agent_memory.sources import SourceError, UnreadableFile, sha256
 
@@ -426,6 +427,28 @@ def test_a_root_that_is_no_folder_is_named(tmp_path, index, name, database):
     with pytest.raises(SourceError, match=name):
         index(tmp_path / name)
     assert not database.exists()
+
+
+def test_many_begin_a_new_database_at_once(tmp_path):
+    barrier, failures = threading.Barrier(4), []
+
+    def begin():
+        for number in range(60):
+            barrier.wait()
+            try:
+                with open_writable(tmp_path / f"{number}.db") as conn:
+                    use_wal(conn)
+                    with transaction(conn):
+                        conn.execute("create table if not exists one (value)")
+            except Exception as error:
+                failures.append(str(error))
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
 
 
 def test_two_runs_at_once_make_one_index(workspace, database, agreement):
