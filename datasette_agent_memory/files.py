@@ -58,6 +58,17 @@ class IndexedChunk(Chunk):
     path: str
     source: str
 
+    @classmethod
+    def of_row(cls, row: Any) -> IndexedChunk:
+        return cls(
+            as_line(row["start_line"]),
+            as_line(row["end_line"]),
+            as_text(row["text"]),
+            as_text(row["id"]),
+            as_text(row["path"]),
+            as_text(row["source"]),
+        )
+
 
 @dataclass(frozen=True)
 class IndexedFile:
@@ -235,14 +246,7 @@ def lines_of_fragment(fragment: str) -> tuple[int, int] | None:
 
 def _chunks(conn: Connection, index: MemoryIndex, where: str, *values: str) -> list[IndexedChunk]:
     return [
-        IndexedChunk(
-            as_line(row["start_line"]),
-            as_line(row["end_line"]),
-            as_text(row["text"]),
-            as_text(row["id"]),
-            as_text(row["path"]),
-            as_text(row["source"]),
-        )
+        IndexedChunk.of_row(row)
         for row in conn.execute(
             f"select id, path, source, start_line, end_line, text from {index.layout.chunks} where {where}",
             values,

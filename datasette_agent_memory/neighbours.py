@@ -14,7 +14,7 @@ from .connections import Connection, sqlite3
 from .files import IndexedChunk
 from .fused_sql import Statement
 from .notices import Notice
-from .schema import MemoryIndex, as_line, as_text
+from .schema import MemoryIndex, as_line
 
 #: How many are shown.
 NEIGHBOURS = 6
@@ -182,14 +182,7 @@ def _statement(index: MemoryIndex, ids: list[str], nearest: int, cosine: str, co
 
 def _neighbour(row: Any) -> Neighbour:
     return Neighbour(
-        IndexedChunk(
-            as_line(row["start_line"]),
-            as_line(row["end_line"]),
-            as_text(row["text"]),
-            as_text(row["id"]),
-            as_text(row["path"]),
-            as_text(row["source"]),
-        ),
+        IndexedChunk.of_row(row),
         Chunk(as_line(row["here_start_line"]), as_line(row["here_end_line"]), ""),
         row["cosine"],
         bool(row["is_copy"]),

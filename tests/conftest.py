@@ -12,7 +12,7 @@ from datasette.version import __version__ as datasette_version
 from embedding_server import EmbeddingServer
 
 import datasette_agent_memory
-from datasette_agent_memory.connections import load_sqlite_vec, open_readonly, sqlite3
+from datasette_agent_memory.connections import load_sqlite_vec, open_readonly, open_writable, sqlite3
 from datasette_agent_memory.embeddings import batches, chain
 from datasette_agent_memory.embeddings.base import Provider
 from datasette_agent_memory.embeddings.queries import QUERY_VECTORS
@@ -158,6 +158,18 @@ def rows(database):
     def run(sql, params=()):
         with open_readonly(database) as conn:
             return [tuple(row) for row in conn.execute(sql, params)]
+
+    return run
+
+
+@pytest.fixture
+def change(database):
+    """Run statements on the database, as nobody should."""
+
+    def run(*statements):
+        with open_writable(database) as conn:
+            for statement in statements:
+                conn.execute(statement)
 
     return run
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from datasette.cli import cli
 
 from datasette_agent_memory import ingest, writer
-from datasette_agent_memory.connections import DatabaseError, open_readonly, open_writable
+from datasette_agent_memory.connections import DatabaseError, open_readonly
 from datasette_agent_memory.files import read_file
 from datasette_agent_memory.search import search
 
@@ -18,16 +18,6 @@ NOTES = {
     "memory/2026-01-05.md": "# Monday\n\nThe heron nests by the canal.\n",
     "memory/2026-01-06.md": "# Tuesday\n\nThe stork nests on the roof.\n",
 }
-
-
-@pytest.fixture
-def change(database):
-    def run(*statements):
-        with open_writable(database) as conn:
-            for statement in statements:
-                conn.execute(statement)
-
-    return run
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from test_markdown import FRAGMENTS
 from test_views import SEARCH, get, links
 
 from datasette_agent_memory import neighbours
-from datasette_agent_memory.connections import open_readonly, open_writable
+from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.context import heading_trail
 from datasette_agent_memory.dates import moment_in_words
 from datasette_agent_memory.files import (
@@ -51,16 +51,6 @@ def root(workspace, index, tiny):
 @pytest.fixture
 def datasette(root, database, make_datasette):
     return make_datasette(database)
-
-
-@pytest.fixture
-def change(database):
-    def run(*statements):
-        with open_writable(database) as conn:
-            for statement in statements:
-                conn.execute(statement)
-
-    return run
 
 
 @pytest.fixture

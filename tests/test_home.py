@@ -28,9 +28,9 @@ def make_memory(tmp_path, tiny):
 
 
 @pytest.fixture
-def work(make_memory):
+def job(make_memory):
     return make_memory(
-        "work",
+        "job",
         {
             "MEMORY.md": "# Work\n\nThe heron report is due.\n",
             "memory/2026-01-05.md": "the heron nests\n",
@@ -44,46 +44,46 @@ def play(make_memory):
     return make_memory("play", {"MEMORY.md": "a heron at the pond\n", "memory/2025-12-24.md": "snow\n"})
 
 
-async def test_counts_dates_and_freshness(make_datasette, work, play):
-    answer = (await get(make_datasette(work, play), f"{HOME}.json")).json()
-    assert [one["name"] for one in answer["databases"]] == ["work", "play"]
+async def test_counts_dates_and_freshness(make_datasette, job, play):
+    answer = (await get(make_datasette(job, play), f"{HOME}.json")).json()
+    assert [one["name"] for one in answer["databases"]] == ["job", "play"]
     first = answer["databases"][0]
     assert (first["files"], first["chunks"], first["provider"]) == (3, 3, "tiny")
     assert (first["oldest"], first["newest"]) == ("memory/2026-01-05.md", "memory/2026-03-01.md")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first["indexed_at"])
     assert answer["results"] == [] and first["error"] is None
-    page = (await get(make_datasette(work, play), HOME)).text
+    page = (await get(make_datasette(job, play), HOME)).text
     assert "From <time>Monday 5 January 2026</time> to <time>Sunday 1 March 2026</time>" in page
 
 
-async def test_results_of_all_are_merged_by_score_and_labelled(make_datasette, work, play):
-    datasette = make_datasette(work, play)
+async def test_results_of_all_are_merged_by_score_and_labelled(make_datasette, job, play):
+    datasette = make_datasette(job, play)
     answer = (await get(datasette, f"{HOME}.json", q="heron", min_score="0")).json()
     results = answer["results"]
     assert answer["comparable"] is True
-    assert {hit["database"] for hit in results} == {"work", "play"}
+    assert {hit["database"] for hit in results} == {"job", "play"}
     scores = [hit["score"] for hit in results]
     assert scores == sorted(scores, reverse=True)
     alone = {}
-    for name in ("work", "play"):
+    for name in ("job", "play"):
         hits = (await get(datasette, f"/{name}/-/agent-memory.json", q="heron", min_score="0")).json()
         alone |= {(name, hit["id"]): hit["score"] for hit in hits["results"]}
     assert {(hit["database"], hit["id"]): hit["score"] for hit in results} == alone
     page = (await get(datasette, HOME, q="heron", min_score="0")).text
-    assert page.count('<a href="/work/-/agent-memory">work</a>') == 3
+    assert page.count('<a href="/job/-/agent-memory">job</a>') == 3
     assert len((await get(datasette, f"{HOME}.json", q="heron", k="2")).json()["results"]) == 2
 
 
-async def test_scores_of_different_models_are_not_compared(make_datasette, make_memory, work):
+async def test_scores_of_different_models_are_not_compared(make_datasette, make_memory, job):
     keywords = make_memory("keywords", {"a.md": "heron\n", "b.md": "heron heron\n"}, None)
-    answer = (await get(make_datasette(work, keywords), f"{HOME}.json", q="heron", min_score="0")).json()
+    answer = (await get(make_datasette(job, keywords), f"{HOME}.json", q="heron", min_score="0")).json()
     assert answer["comparable"] is False
-    assert {hit["database"] for hit in answer["results"][:2]} == {"work", "keywords"}
-    assert {hit["database"] for hit in answer["results"][2:4]} == {"work", "keywords"}
+    assert {hit["database"] for hit in answer["results"][:2]} == {"job", "keywords"}
+    assert {hit["database"] for hit in answer["results"][2:4]} == {"job", "keywords"}
 
 
-async def test_one_that_fails_hides_no_other(make_datasette, work, play):
-    datasette = make_datasette(work, play)
+async def test_one_that_fails_hides_no_other(make_datasette, job, play):
+    datasette = make_datasette(job, play)
     await datasette.invoke_startup()
     healthy = datasette.databases["play"].execute_fn
 
@@ -96,21 +96,21 @@ async def test_one_that_fails_hides_no_other(make_datasette, work, play):
     page = await get(datasette, HOME, q="heron")
     assert page.status_code == 200
     assert "<strong>play</strong>: It cannot be read: database disk image is malformed" in page.text
-    assert 'class="am-hit"' in page.text and "work</a>" in page.text
+    assert 'class="am-hit"' in page.text and "job</a>" in page.text
 
 
-async def test_only_what_may_be_read_is_searched(make_datasette, work, play):
+async def test_only_what_may_be_read_is_searched(make_datasette, job, play):
     allow = {"databases": {"play": {"allow": {"id": "mara"}}}}
     # On 0.65 `allow` is metadata, on 1.0a it is configuration.
     kind = "config" if hasattr(Datasette, "ensure_permission") else "metadata"
-    datasette = make_datasette(work, play, **{kind: allow})
+    datasette = make_datasette(job, play, **{kind: allow})
     answer = (await get(datasette, f"{HOME}.json", q="heron")).json()
-    assert {one["name"] for one in answer["databases"]} == {"work"}
-    assert {hit["database"] for hit in answer["results"]} == {"work"}
+    assert {one["name"] for one in answer["databases"]} == {"job"}
+    assert {hit["database"] for hit in answer["results"]} == {"job"}
     answer = (await get(datasette, f"{HOME}.json", actor="mara", q="heron")).json()
-    assert {hit["database"] for hit in answer["results"]} == {"work", "play"}
+    assert {hit["database"] for hit in answer["results"]} == {"job", "play"}
 
 
-async def test_a_bad_value_is_400(make_datasette, work):
-    response = await get(make_datasette(work), f"{HOME}.json", q="x", k="0")
+async def test_a_bad_value_is_400(make_datasette, job):
+    response = await get(make_datasette(job), f"{HOME}.json", q="x", k="0")
     assert response.status_code == 400 and response.json()["error"].startswith("k must be")
