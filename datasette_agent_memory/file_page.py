@@ -11,7 +11,6 @@ from .files import (
     LINE_CHARS,
     IndexedFile,
     file_href,
-    fragment_of,
     has_file,
     lines_of_fragment,
     page_of,
@@ -19,6 +18,7 @@ from .files import (
 )
 from .markdown import Block, can_render, relative_path, render_markdown
 from .schema import MemoryIndex
+from .search import fragment_of
 from .snippets import Snippet, Span, find_matches
 from .visible import visible
 

@@ -18,7 +18,7 @@ from .connections import Connection, sqlite3
 from .errors import AgentMemoryError
 from .fused_sql import FILTERS, all_of
 from .schema import MemoryIndex, as_line, as_text, as_time
-from .search import NotAMemoryDatabase
+from .search import NotAMemoryDatabase, fragment_of
 from .sources import NotASource, SourceFile, UnreadableFile, read_source, sha256
 from .sql_functions import date_of_path
 
@@ -231,11 +231,6 @@ def file_href(
     if not start_line:
         return href
     return f"{href}#{fragment_of(start_line, end_line)}"
-
-
-def fragment_of(start_line: int, end_line: int | None) -> str:
-    """L3, or L3-L9."""
-    return f"L{start_line}-L{end_line}" if end_line and end_line > start_line else f"L{start_line}"
 
 
 def lines_of_fragment(fragment: str) -> tuple[int, int] | None:

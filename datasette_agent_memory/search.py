@@ -188,7 +188,12 @@ class Answer:
 
 def citation_of(path: str, start_line: int, end_line: int) -> str:
     """a.md#L3, or a.md#L3-L9."""
-    return f"{path}#L{start_line}" + (f"-L{end_line}" if end_line != start_line else "")
+    return f"{path}#{fragment_of(start_line, end_line)}"
+
+
+def fragment_of(start_line: int, end_line: int | None) -> str:
+    """L3, or L3-L9."""
+    return f"L{start_line}-L{end_line}" if end_line and end_line > start_line else f"L{start_line}"
 
 
 @dataclass(frozen=True)

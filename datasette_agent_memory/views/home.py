@@ -59,6 +59,7 @@ async def home_page(request: Any, datasette: Any) -> Response:
     )
     answered = [memory for memory in memories if memory.found is not None]
     answers = [memory.found.answer for memory in answered if memory.found is not None]
+    comparable = are_comparable(answers)
     merged = [(answered[number], hit) for number, hit in merge(answers, options.k)]
     if request.url_vars["format"]:
         return Response.json(
@@ -67,7 +68,7 @@ async def home_page(request: Any, datasette: Any) -> Response:
                 "q": q,
                 "k": options.k,
                 "databases": [memory.as_json() for memory in memories],
-                "comparable": are_comparable(answers),
+                "comparable": comparable,
                 "results": [{"database": memory.database.name, **hit.as_json()} for memory, hit in merged],
             }
         )
@@ -79,7 +80,7 @@ async def home_page(request: Any, datasette: Any) -> Response:
             "q": q,
             "memories": memories,
             "merged": merged,
-            "comparable": are_comparable(answers),
+            "comparable": comparable,
             "date_in_words": date_in_words,
             "age_in_words": lambda path: age_in_words(path, given["now"]),
             "home_path": datasette.urls.path("/-/agent-memory"),
