@@ -42,7 +42,7 @@ def agent_memory() -> None:
 
 
 @agent_memory.command()
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("root", required=False, type=click.Path(path_type=Path))
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 @database_option
 @click.option(
@@ -52,20 +52,26 @@ def agent_memory() -> None:
     metavar="PATH",
     help="A folder or .md file to index as well, now and in later runs.",
 )
+@click.option(
+    "--follow-links/--no-follow-links",
+    default=None,
+    help="Follow symbolic links that lead out of the folder.  [default: as the index was made, else no]",
+)
+@click.option(
+    "--gitignore/--no-gitignore",
+    default=None,
+    help="Leave out what .gitignore files name.  [default: as the index was made, else no]",
+)
 @provider_options(default="as the index was made, else auto")
 @click.option(
     "--chunk-tokens",
     type=click.IntRange(1, 100_000),
-    default=DEFAULT_TOKENS,
-    show_default=True,
-    help="Tokens in a chunk, at 4 characters each.",
+    help=f"Tokens in a chunk, at 4 characters each.  [default: as the index was made, else {DEFAULT_TOKENS}]",
 )
 @click.option(
     "--chunk-overlap",
     type=click.IntRange(0, 100_000),
-    default=DEFAULT_OVERLAP,
-    show_default=True,
-    help="Tokens that neighbouring chunks share.",
+    help=f"Tokens that neighbouring chunks share.  [default: as the index was made, else {DEFAULT_OVERLAP}]",
 )
 @click.option(
     "--cache-from",
@@ -84,15 +90,17 @@ def agent_memory() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @one_line_errors
 def index(
-    root: Path,
+    root: Path | None,
     paths: tuple[Path, ...],
     database: Path,
     extra: tuple[Path, ...],
+    follow_links: bool | None,
+    gitignore: bool | None,
     provider: str | None,
     model: str | None,
     dimensions: int | None,
-    chunk_tokens: int,
-    chunk_overlap: int,
+    chunk_tokens: int | None,
+    chunk_overlap: int | None,
     cache_from: tuple[Path, ...],
     max_cached: int | None,
     force: bool,
@@ -105,18 +113,23 @@ def index(
 
     \b
         datasette agent-memory index ~/agent -d memory.db
+        datasette agent-memory index -d memory.db
 
     ROOT is an agent's workspace: MEMORY.md, memory.md and memory/**/*.md are indexed. A
-    folder with neither MEMORY.md nor memory/ is taken whole. PATHs inside it narrow the
-    run to these files and folders. Only what changed is read again.
+    folder with neither MEMORY.md nor memory/ is taken whole. It is remembered: without it
+    an index is brought up to date with the folder that it was made of. PATHs inside it narrow
+    the run to these files and folders. Only what changed is written again.
     """
-    if chunk_overlap >= chunk_tokens:
-        raise click.UsageError("--chunk-overlap must be below --chunk-tokens")
     from .embeddings import NO_PROVIDER
-    from .ingest import IndexSettings, update_index
+    from .ingest import IndexSettings, chunk_size, remembered_root, update_index
     from .progress import IndexProgress
 
     meta = index_meta(database)
+    if root is None:
+        root = remembered_root(meta)
+    if root is None:
+        raise click.UsageError(printable(f"ROOT must be given: {database} is not the index of a folder yet"))
+    tokens, overlap = chunk_size(meta, chunk_tokens, chunk_overlap)
     asked = asked_providers(provider, model, dimensions, meta)
     # A variable of the environment stays, and says nothing of this run.
     source = click.get_current_context().get_parameter_source("provider")
@@ -125,13 +138,15 @@ def index(
         root,
         paths=paths,
         extra=extra,
+        follow_links=follow_links,
+        gitignore=gitignore,
         providers=chain.providers,
         asked=asked,
         passed_over=chain.passed_over,
         cache_from=cache_from,
         max_cached=max_cached,
-        chunk_tokens=chunk_tokens,
-        chunk_overlap=chunk_overlap,
+        chunk_tokens=tokens,
+        chunk_overlap=overlap,
         force=force,
         dry_run=dry_run,
     )
@@ -144,6 +159,8 @@ def index(
         return
     for skipped in report.skipped:
         echo(f"Skipped {skipped.path}: {skipped.reason}", err=True)
+    for guessed in report.guessed:
+        echo(f"Read {guessed.path} as {guessed.encoding}, a guess, since it is not UTF-8", err=True)
     if cache_from:
         maker = "this model at this address" if report.dims else "this model"
         echo(f"Took over {report.embeddings_taken_over or 'no'} embeddings of {maker}", err=True)

@@ -2,7 +2,8 @@
 
 A question often names what the chunk itself does not say: the day, the file, or the
 section whose heading fell into the chunk before. It becomes the `context` column of
-chunks_fts, made of the chunks alone, so that the column can be made again without the file.
+chunks_fts, made of the chunks and the front matter that the index holds, so that the column
+can be made again without the file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _FENCE = re.compile(r" {0,3}(```|~~~)")
 _SIGNS = frozenset("#`~")
 #: A heading says what it is about at its beginning.
 _MAX_HEADING_CHARS = 200
+#: So much of what front matter says stands beside each chunk.
+_MAX_PROPERTIES_CHARS = 2_000
 
 _MONTHS = [
     "January",
@@ -48,11 +51,16 @@ class _Heading:
 Place = tuple[int, int, str]
 
 
-def context_terms(path: str, chunks: Sequence[Place]) -> list[str]:
-    """The words of each chunk's context, for all chunks of a file in order."""
-    of_path = _with_terms(_path_words(path))
+def context_terms(path: str, chunks: Sequence[Place], properties: str = "") -> list[str]:
+    """The words of each chunk's context, for all chunks of a file in order.
+
+    `properties` are the words of its front matter.
+    """
+    of_file = _with_terms(_path_words(path))
+    if properties:
+        of_file += f" {_with_terms(properties[:_MAX_PROPERTIES_CHARS])}"
     return [
-        " ".join([of_path, *map(_with_terms, above), *hidden_words(text)])
+        " ".join([of_file, *map(_with_terms, above), *hidden_words(text)])
         for (_, _, text), above in zip(chunks, _headings_above(chunks), strict=True)
     ]
 
@@ -142,22 +150,24 @@ def _under(trail: list[_Heading], heading: _Heading) -> list[_Heading]:
 
 def _headings_above(chunks: Iterable[Place]) -> list[list[str]]:
     """For each chunk the headings that its text stands under and does not hold itself."""
-    trail: list[_Heading] = []
+    found: list[_Heading] = []
+    lines: set[int] = set()
     headings = _Headings()
+    trail: list[_Heading] = []
+    passed = 0
     above = []
-    for start, end, text in chunks:
-        before_text = trail
-        has_text = False
+    for chunk in chunks:
+        start, end, text = chunk
         for offset, line in enumerate(text.split("\n")):
             # The segments of a long line stand as lines of their own.
-            number = min(start + offset, end)
-            heading = headings.at(number, line)
-            if heading:
-                trail = _under(trail, heading)
-            if not has_text and line.strip():
-                # The headings that a chunk begins with end those before it.
-                before_text = [one for one in trail if one.line <= number]
-                has_text = heading is None
+            if heading := headings.at(min(start + offset, end), line):
+                found.append(heading)
+                lines.add(heading.line)
         headings.seen = end
-        above.append([one.text for one in before_text if one.line < start])
+        # The headings that a chunk begins with end those before it; those further on don't.
+        begins = _text_begins(chunk, lines)
+        while passed < len(found) and found[passed].line <= begins:
+            trail = _under(trail, found[passed])
+            passed += 1
+        above.append([one.text for one in trail if one.line < start])
     return above

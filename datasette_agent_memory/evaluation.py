@@ -18,9 +18,10 @@ from .embeddings.base import EmbeddingError
 from .errors import AgentMemoryError
 from .ingest import IndexSettings, update_index
 from .report import IndexIncomplete, Listener
+from .scan import find_files
 from .schema import MemoryIndex
 from .search import Hit, NotAMemoryDatabase, ask
-from .sources import SourceError, UnreadableFile, find_files, read_source
+from .sources import SourceError, UnreadableFile, read_source
 
 MEASURES = ("recall@6", "hit@6", "MRR", "nDCG@10", "chars@6")
 

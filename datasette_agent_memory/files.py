@@ -12,14 +12,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, join_chunks
+from .chunked import at_lines, hash_of, read_details, text_of
+from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk
 from .config import SearchOptions
 from .connections import Connection, sqlite3
 from .errors import AgentMemoryError
 from .fused_sql import FILTERS, all_of
 from .schema import MemoryIndex, as_line, as_text, as_time
 from .search import NotAMemoryDatabase, fragment_of
-from .sources import NotASource, SourceFile, UnreadableFile, read_source, sha256
+from .sources import NotASource, SourceFile, UnreadableFile, read_source
 from .sql_functions import date_of_path
 
 #: A row that speaks of more lines is damaged, and would be laid out in memory.
@@ -125,9 +126,10 @@ def list_files(conn: Connection, options: SearchOptions | None = None) -> list[L
 def read_file(conn: Connection, path: str) -> IndexedFile:
     """A file of the index: no other file can be read this way.
 
-    Its text is put together from the chunks. Where that is not to the letter what was
-    indexed (equal parts of a cut line are one chunk, blank chunks are left out), and the
-    file on disk still is, the text is that. Raises FileNotIndexed and NotAMemoryDatabase.
+    Its text is put together from the chunks and what the index holds beside them; of a
+    transcript each line has the place that it has in its file. Where that is not to the letter
+    what was indexed, as in an index of another program's, and the file on disk still is, the
+    text is that. Raises FileNotIndexed and NotAMemoryDatabase.
     """
     index = index_of(conn)
     path = path.encode("utf-8", "replace").decode()
@@ -135,13 +137,18 @@ def read_file(conn: Connection, path: str) -> IndexedFile:
     chunks = chunks_of_file(conn, index, path)
     if known is None and not chunks:
         raise FileNotIndexed(path)
-    content = join_chunks(
+    details = read_details(conn, path)
+    content = text_of(
         chunks,
+        details,
         _number(index.meta.get("chunkTokens"), DEFAULT_TOKENS),
         _number(index.meta.get("chunkOverlap"), DEFAULT_OVERLAP),
     )
     hash = as_text(known["hash"]) if known else None
-    is_exact = known is not None and sha256(content) == hash
+    lines = details.line_numbers
+    is_exact = known is not None and hash_of(content, lines) == hash
+    if lines is not None:
+        content = at_lines(content, lines)
     on_disk, text_on_disk = _look_on_disk(index, path, hash)
     if not is_exact and text_on_disk is not None:
         content, is_exact = text_on_disk, True

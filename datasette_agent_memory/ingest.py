@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk, chunk_markdown
-from .config import MAX_DIMENSIONS
+from .chunked import chunks_of, details_of
+from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk
+from .config import MAX_DIMENSIONS, ParameterError
 from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
 from .embeddings.base import EmbeddingError, Provider, TemporaryError, to_json
 from .embeddings.batches import Embedded, Interrupted, Text, embed_in_batches
@@ -24,21 +25,19 @@ from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
 from .locks import embedding_turn
 from .passages import PassageTable
-from .report import IndexIncomplete, IndexReport, Listener, WidthChanged
-from .scopes import check_root, extra_paths, narrow
+from .report import Guessed, IndexIncomplete, IndexReport, Listener, WidthChanged
+from .scan import Found, is_within
+from .scopes import Scope, check_root, narrow
 from .sources import (
-    Found,
     NotASource,
     SourceError,
     SourceFile,
     SourceText,
     UnreadableFile,
-    find_files,
-    is_within,
     read_source,
     sha256,
 )
-from .writer import ChunkedFile, IndexWriter
+from .writer import Changes, ChunkedFile, IndexWriter
 
 #: Chunks that are read together, so that memory holds no more.
 _BATCH_CHUNKS = 64
@@ -51,6 +50,10 @@ class IndexSettings:
     root: Path
     paths: Sequence[Path] = ()
     extra: Sequence[Path] = ()
+    #: Whether symbolic links out of the root are followed, and .gitignore is heeded; None is as
+    #: the index was made.
+    follow_links: bool | None = None
+    gitignore: bool | None = None
     #: In the order in which they are tried; None is for keywords only.
     providers: Sequence[Provider | None] = (None,)
     #: What of provider, model and dimensions was asked for, which the next run goes on with.
@@ -67,8 +70,33 @@ class IndexSettings:
     dry_run: bool = False
 
 
-#: Writes a file with the embeddings of its text hashes, and says how many chunks it replaced.
-Write = Callable[[ChunkedFile, dict[str, Embedding]], int]
+def remembered_root(meta: Mapping[str, Any]) -> Path | None:
+    """The folder that an index was made of."""
+    root = meta.get("root")
+    return Path(root) if isinstance(root, str) and root else None
+
+
+def chunk_size(
+    meta: Mapping[str, Any], tokens: int | None = None, overlap: int | None = None
+) -> tuple[int, int]:
+    """Tokens of a chunk and of an overlap: those asked for, else those of the index; raises
+    ParameterError."""
+    sizes: list[int] = []
+    for asked, name, default in (
+        (tokens, "chunkTokens", DEFAULT_TOKENS),
+        (overlap, "chunkOverlap", DEFAULT_OVERLAP),
+    ):
+        before = meta.get(name)
+        if asked is None:
+            asked = before if isinstance(before, int) and before >= 0 else default
+        sizes.append(asked)
+    if sizes[1] >= sizes[0]:
+        raise ParameterError("--chunk-overlap must be below --chunk-tokens")
+    return sizes[0], sizes[1]
+
+
+#: Writes a file with the embeddings of its text hashes.
+Write = Callable[[ChunkedFile, dict[str, Embedding]], Changes]
 
 
 def update_index(
@@ -168,12 +196,20 @@ class _Run:
         #: The texts whose embeddings have to be computed, by their hashes.
         self.missing: dict[str, Text] = {}
         check_root(database, self.root, self.writer.meta, settings.force)
-        self.extra = extra_paths(settings.extra, self.writer.meta, settings.force)
+        self.scanned = Found()
+        self.scope = Scope.of_run(
+            self.root,
+            settings.extra,
+            self.writer.meta,
+            settings.follow_links,
+            settings.gitignore,
+            settings.force,
+        )
 
     def run(self) -> IndexReport:
-        found = find_files(self.root, self.extra)
+        self.scanned = found = self.scope.find(() if self.settings.force else self.writer.known)
         found.files, scopes = narrow(
-            found.files, self.settings.paths, self.settings.root, self.extra, self.writer.known
+            found.files, self.settings.paths, self.settings.root, self.scope.extra, self.writer.known
         )
         rebuild = self.settings.force or self.writer.needs_rebuild
         if rebuild and scopes != [""] and self.writer.known:
@@ -182,7 +218,7 @@ class _Run:
         self.is_rebuild = self.report.is_rebuilt = rebuild and self.writer.has_index
         if self.settings.dry_run:
             counts = self.writer.chunk_counts
-            self._go_through(found, rebuild, write=lambda file, _: counts.get(file.file.path, 0))
+            self._go_through(found, rebuild, write=lambda file, _: self._would_change(file, rebuild))
             gone = self._gone(found, scopes)
             self.report.files_removed = len(gone)
             self.report.chunks_removed += sum(counts.get(path, 0) for path in gone)
@@ -199,7 +235,7 @@ class _Run:
         elif self.is_rebuild:
             self._rebuild(found)
         else:
-            self.writer.prepare(self.extra)
+            self.writer.prepare(self.scope.extra)
             self._go_through(found, rebuild, write=self.writer.write_file)
             for path in self._gone(found, scopes):
                 self.report.chunks_removed += self.writer.delete_file(path)
@@ -251,8 +287,18 @@ class _Run:
                     self.report.files_updated += 1
                 else:
                     self.report.files_added += 1
-                self.report.chunks_added += len(set(file.chunk_ids(self.writer.model)))
-                self.report.chunks_removed += write(file, embeddings)
+                if guessed := file.content.guessed:
+                    self.report.guessed.append(Guessed(file.file.path, guessed))
+                changes = write(file, embeddings)
+                self.report.chunks_added += changes.added
+                self.report.chunks_removed += len(changes.outdated)
+
+    def _would_change(self, file: ChunkedFile, rebuild: bool) -> Changes:
+        if not rebuild and self.writer.has_index:
+            return self.writer.changes(file)
+        # All that is there goes.
+        there = [None] * self.writer.chunk_counts.get(file.file.path, 0)
+        return Changes(0, len(set(file.chunk_ids(self.writer.model))), there)
 
     def _stop_if_asked(self) -> None:
         if self.stop.is_set():
@@ -293,14 +339,12 @@ class _Run:
         )
 
     def _chunks(self, content: SourceText) -> list[Chunk]:
-        chunks = chunk_markdown(
-            content.text, self.settings.chunk_tokens, self.settings.chunk_overlap, whole_characters=True
-        )
-        return [chunk for chunk in chunks if chunk.text.strip()]
+        return chunks_of(content, self.settings.chunk_tokens, self.settings.chunk_overlap)
 
     def _chunked(self, file: SourceFile, content: SourceText) -> ChunkedFile:
         chunks = self._chunks(content)
-        return ChunkedFile(file, content, chunks, [sha256(chunk.text) for chunk in chunks])
+        details = details_of(content, chunks, self.settings.chunk_tokens, self.settings.chunk_overlap)
+        return ChunkedFile(file, content, details, chunks, [sha256(chunk.text) for chunk in chunks])
 
     def _cached(self, batch: Sequence[ChunkedFile]) -> dict[str, Embedding]:
         """The embeddings of a batch's text hashes that this index, or another one, has got already."""
@@ -433,12 +477,13 @@ class _Run:
         more: dict[str, Any] = {
             "passedOver": [vars(one) for one in self.report.passed_over],
             "refusedChunks": self.writer.count_refused(),
+            **self.scope.as_meta(self.scanned),
         }
         if failure is not None:
             more["failure"] = failure
         if self.settings.asked is not None:
             more["asked"] = dict(self.settings.asked)
-        self.writer.write_meta(self.extra, more, is_rebuilt)
+        self.writer.write_meta(self.scope.extra, more, is_rebuilt)
 
     def _write_vectors(self, embeddings: dict[str, Embedding]) -> None:
         self._check_width(embeddings)

@@ -9,7 +9,15 @@ from typing import Any
 from .embeddings.base import EmbeddingError, Provider, ProviderMissing, TemporaryError
 from .embeddings.batches import Interrupted, Refused
 from .embeddings.chain import PassedOver
-from .sources import Skipped
+from .scan import Skipped
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """A file that is not UTF-8, and what it was read as."""
+
+    path: str
+    encoding: str
 
 
 @dataclass
@@ -25,6 +33,7 @@ class IndexReport:
     files_unchanged: int = 0
     files_removed: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    guessed: list[Guessed] = field(default_factory=list)
     chunks_added: int = 0
     chunks_removed: int = 0
     chunks_total: int = 0
@@ -50,6 +59,7 @@ class IndexReport:
                 "removed": self.files_removed,
                 "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped],
             },
+            "guessed": [vars(guessed) for guessed in self.guessed],
             "chunks": {
                 "added": self.chunks_added,
                 "removed": self.chunks_removed,

@@ -202,6 +202,14 @@ def create_tables(conn: Connection) -> None:
             {"provider", "model", "provider_key", "hash", "dims"},
             {},
         ),
+        # One of our own: what chunks do not hold of a file, see chunked.py.
+        (
+            "file_details",
+            {"path": str, "front_matter": str, "properties": str, "lines": str, "whole": bytes},
+            "path",
+            {"path", "front_matter", "properties", "lines", "whole"},
+            {},
+        ),
     ):
         conn.execute(
             db.create_table_sql(

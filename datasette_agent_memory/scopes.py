@@ -4,11 +4,80 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .sources import SourceError, SourceFile, extra_prefixes, is_within, path_in_database
-from .writer import extra_paths_of
+from .scan import (
+    Found,
+    ScanOptions,
+    extra_prefixes,
+    find_files,
+    is_within,
+    path_in_database,
+    refuse_empty_mounts,
+)
+from .sources import SourceError, SourceFile
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an index is made of: remembered, so that the next run need not be told."""
+
+    root: Path
+    extra: Sequence[Path]
+    scan: ScanOptions
+    #: The folders of the last run, with what told them from others.
+    folders: Mapping[str, Any]
+
+    @classmethod
+    def of_run(
+        cls,
+        root: Path,
+        extra: Sequence[Path],
+        meta: Mapping[str, Any],
+        follow_links: bool | None,
+        gitignore: bool | None,
+        force: bool,
+    ) -> Scope:
+        """What is named now, and what earlier runs were told, unless --force starts afresh; raises
+        SourceError."""
+        before = {} if force else meta
+        is_same_root = before.get("root") == str(root)
+        whole = before.get("wholeFolder") if is_same_root else None
+        folders = before.get("folders") if is_same_root else None
+        return cls(
+            root,
+            list(dict.fromkeys([*map(Path, paths_of(before, "extraPaths")), *_named_paths(extra)])),
+            ScanOptions(
+                bool(before.get("followLinks")) if follow_links is None else follow_links,
+                bool(before.get("gitignore")) if gitignore is None else gitignore,
+                whole if isinstance(whole, bool) else None,
+            ),
+            folders if isinstance(folders, dict) else {},
+        )
+
+    def find(self, known: Collection[str]) -> Found:
+        """The files that there are; `known` are the paths of the index. Raises SourceError."""
+        found = find_files(self.root, self.extra, self.scan)
+        if self.scan.whole is False and not found.files and known and not found.has_workspace:
+            raise SourceError(
+                f"{self.root}: has neither MEMORY.md nor memory/ any more; its index is kept, until --force"
+            )
+        refuse_empty_mounts(found, self.root, self.folders, known)
+        return found
+
+    def as_meta(self, found: Found) -> dict[str, Any]:
+        """What `meta` remembers of it, but for the paths."""
+        folders = {path: list(identity) for path, identity in found.folders.items()}
+        # One that is not mounted is still to be told from the empty folder in its place.
+        folders |= {path: self.folders[path] for path in found.unseen if path in self.folders}
+        return {
+            "followLinks": self.scan.follow_links,
+            "gitignore": self.scan.gitignore,
+            "wholeFolder": found.whole,
+            "folders": folders,
+        }
 
 
 def check_root(database: Path, root: Path, meta: Mapping[str, Any], force: bool) -> None:
@@ -20,16 +89,20 @@ def check_root(database: Path, root: Path, meta: Mapping[str, Any], force: bool)
         )
 
 
-def extra_paths(named: Sequence[Path], meta: Mapping[str, Any], force: bool) -> list[Path]:
-    """Those of earlier runs, unless --force starts afresh, and those named now; raises SourceError."""
-    old = [] if force else extra_paths_of(dict(meta))
+def paths_of(meta: Mapping[str, Any], name: str) -> list[str]:
+    """The paths that an index's `meta` remembers under a name."""
+    paths = meta.get(name)
+    return [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+
+
+def _named_paths(named: Sequence[Path]) -> list[Path]:
     resolved = [path.expanduser().resolve() for path in named]
     for path in resolved:
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder")
         if not path.is_dir() and path.suffix != ".md":
             raise SourceError(f"{path}: is not a folder or a .md file")
-    return list(dict.fromkeys([*map(Path, old), *resolved]))
+    return resolved
 
 
 def narrow(

@@ -6,12 +6,14 @@ from typing import Any
 from weakref import WeakSet
 
 from .known import KnownMemory, known_memories, known_memory
-from .layouts import Layout
+from .layouts import SIX_TABLES, Layout
 
 
 def descriptions(layout: Layout) -> dict[str, str]:
     """A line on each table that is there to be read."""
+    own = "What their chunks do not hold of some files: front matter, and where the lines of transcripts are."
     return {
+        **({"file_details": own} if layout == SIX_TABLES else {}),
         layout.files: "The files that are indexed, as they were then.",
         layout.chunks: "The parts of the files that a search finds, each with its vector.",
         layout.embedding_cache: "Vectors that were made before, so that no text is embedded twice.",

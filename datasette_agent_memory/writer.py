@@ -10,12 +10,13 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from .chunked import FileDetails, read_details
 from .chunking import Chunk
 from .config import PLUGIN_NAME
 from .connections import (
@@ -27,7 +28,7 @@ from .connections import (
     transaction,
     use_wal,
 )
-from .context import context_terms
+from .context import Place, context_terms
 from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
 from .embeddings.base import usable_embedding
 from .embeddings.cache import NO_EMBEDDING, Embedding, EmbeddingCache, prune
@@ -44,6 +45,7 @@ from .schema import (
     read_pending,
     write_meta,
 )
+from .scopes import paths_of
 from .sources import MEMORY, SourceFile, SourceText, sha256
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from .embeddings.batches import Text
 
 #: How the columns of chunks_fts are made that hold more than the text.
-_SEARCH_TERMS = "bigrams, context 1"
+_SEARCH_TERMS = "bigrams, context 2"
 
 _INSERT_FTS = (
     "insert into chunks_fts (rowid, text, id, path, source, model, start_line, end_line, cjk, context)"
@@ -61,11 +63,22 @@ _INSERT_VEC = "insert into chunks_vec (id, embedding) values (?, ?)"
 
 
 @dataclass(frozen=True)
+class Changes:
+    """What a new version of a file changes of its chunks."""
+
+    kept: int
+    added: int
+    #: The rows of chunks that go.
+    outdated: Sequence[Any]
+
+
+@dataclass(frozen=True)
 class ChunkedFile:
     """A file that is new or changed, its chunks, and the hashes of their texts."""
 
     file: SourceFile
     content: SourceText
+    details: FileDetails
     chunks: list[Chunk]
     hashes: list[str]
 
@@ -75,12 +88,6 @@ class ChunkedFile:
             sha256(f"{self.file.source}:{self.file.path}:{chunk.start_line}:{chunk.end_line}:{hash}:{model}")
             for chunk, hash in zip(self.chunks, self.hashes, strict=True)
         ]
-
-
-def extra_paths_of(meta: dict[str, Any]) -> list[str]:
-    """The extra paths that an index's `meta` remembers."""
-    paths = meta.get("extraPaths")
-    return [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
 
 
 class IndexWriter:
@@ -120,7 +127,8 @@ class IndexWriter:
         tables = self._tables()
         self._has_vec_table = self._has_sqlite_vec and SIX_TABLES.chunks_vec in tables
         # Where some of an index of ours is gone, what is left of it cannot be trusted.
-        is_damaged = self.has_index and not tables >= {"meta", "files", "chunks", "embedding_cache"}
+        own = {"meta", "files", "chunks", "embedding_cache", "file_details"}
+        is_damaged = self.has_index and not tables >= own
         self.needs_rebuild = self.has_index and (is_damaged or not self._is_alike(self.meta))
         #: The width of the vectors, None where that is known only from the first one.
         self.dims = provider.dims if provider else None
@@ -207,7 +215,7 @@ class IndexWriter:
         """One transaction that begins with an index without files; the old one answers until its end."""
         use_wal(self.conn)
         with self.writing():
-            for table in ("chunks", "files", "chunks_fts", "chunks_vec"):
+            for table in ("chunks", "files", "file_details", "chunks_fts", "chunks_vec"):
                 self.conn.execute(f"drop table if exists {table}")
             self._has_vec_table = False
             self.conn.execute("delete from meta where key = ?", (PENDING_KEY,))
@@ -291,18 +299,37 @@ class IndexWriter:
             with self.writing():
                 prune(self.conn, most)
 
-    def write_file(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> int:
-        """Put a file in its place, with those embeddings of its text hashes that are known; the number
-        of chunks removed."""
+    def changes(self, file: ChunkedFile) -> Changes:
+        """What of a file's chunks is to be written, and what is there instead.
+
+        The chunks before the first change stay: of a file that grows all but the last.
+        """
+        identifiers = list(dict.fromkeys(file.chunk_ids(self.model)))
+        there = self._rows_of(file.file.path)
+        kept = 0
+        # Where some of a file is damaged or lost, it is written as a whole.
+        is_whole = bool(self.known.get(file.file.path)) and not self.has_lost_chunks
+        if is_whole and read_details(self.conn, file.file.path).properties == file.details.properties:
+            same = takewhile(lambda pair: pair[0] == pair[1]["id"], zip(identifiers, there, strict=False))
+            kept = sum(1 for _ in same)
+        return Changes(kept, len(identifiers) - kept, there[kept:])
+
+    def write_file(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> Changes:
+        """Put a file in its place, with those embeddings of its text hashes that are known."""
         with self.writing():
-            removed = self._delete(file.file.path)
-            self._insert(file, embeddings)
-        return removed
+            changes = self.changes(file)
+            self._delete_chunks(changes.outdated)
+            self._insert(file, embeddings, changes.kept)
+        return changes
 
     def delete_file(self, path: str) -> int:
         """Remove a file from the index; the number of chunks removed."""
         with self.writing():
-            return self._delete(path)
+            rows = self._rows_of(path)
+            self._delete_chunks(rows)
+            for table in ("files", "file_details"):
+                self.conn.execute(f"delete from {table} where path = ?", (path,))
+            return len(rows)
 
     def write_meta(
         self, extra: Sequence[Path], more: Mapping[str, Any] = MappingProxyType({}), is_rebuilt: bool = False
@@ -312,7 +339,7 @@ class IndexWriter:
         now = read_meta(self.conn)
         if not is_rebuilt:
             # Those that another run has added meanwhile stay.
-            paths = list(dict.fromkeys([*extra_paths_of(now), *paths]))
+            paths = list(dict.fromkeys([*paths_of(now, "extraPaths"), *paths]))
         meta = {
             **self._identity,
             "sources": [MEMORY],
@@ -377,7 +404,7 @@ class IndexWriter:
             " order by path, start_line, rowid"
         )
         for path, of_file in groupby(rows, key=itemgetter(0)):
-            self._insert_fts(path, [tuple(row[1:]) for row in of_file])
+            self._insert_fts(path, [tuple(row[1:]) for row in of_file], read_details(self.conn, path).words)
 
     def _fill_vec(self) -> None:
         """Make chunks_vec again from chunks; a file with a damaged embedding is read again."""
@@ -420,22 +447,27 @@ class IndexWriter:
                 (PENDING_KEY, str(max(0, chunks)), chunks),
             )
 
-    def _insert(self, file: ChunkedFile, embeddings: dict[str, Embedding]) -> None:
+    def _insert(self, file: ChunkedFile, embeddings: dict[str, Embedding], kept: int) -> None:
+        """Write a file's chunks but for the first ones, which are there."""
         now = _now_ms()
         path, source, content = file.file.path, file.file.source, file.content
         pending = 0
         inserted: list[tuple[Any, ...]] = []
-        for identifier, chunk, hash in zip(file.chunk_ids(self.model), file.chunks, file.hashes, strict=True):
+        # Equal segments of one long line are one chunk, here as in the peer.
+        chunks = {
+            identifier: (chunk, hash)
+            for identifier, chunk, hash in zip(
+                file.chunk_ids(self.model), file.chunks, file.hashes, strict=True
+            )
+        }
+        for identifier, (chunk, hash) in list(chunks.items())[kept:]:
             place = (path, source, chunk.start_line, chunk.end_line)
             embedding = embeddings.get(hash, NO_EMBEDDING)
             cursor = self.conn.execute(
-                "insert or ignore into chunks (id, path, source, start_line, end_line, hash, model, text,"
+                "insert into chunks (id, path, source, start_line, end_line, hash, model, text,"
                 " embedding, updated_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (identifier, *place, hash, self.model, chunk.text, embedding, now),
             )
-            if not cursor.rowcount:
-                # Equal segments of one long line are one chunk, here as in the peer.
-                continue
             inserted.append(
                 (
                     cursor.lastrowid,
@@ -451,19 +483,38 @@ class IndexWriter:
                 pending += 1
             else:
                 self._insert_vec(identifier, embedding)
+        details = file.details
+        self.conn.execute(
+            "insert or replace into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
+            (path, source, content.hash, content.mtime_ms, content.size),
+        )
+        self.conn.execute("delete from file_details where path = ?", (path,))
+        if details:
+            self.conn.execute(
+                "insert into file_details (path, front_matter, properties, lines, whole)"
+                " values (?, ?, ?, ?, ?)",
+                (path, details.front_matter, details.properties, details.lines, details.whole),
+            )
+        before = [(chunk.start_line, chunk.end_line, chunk.text) for chunk, _ in list(chunks.values())[:kept]]
         try:
-            self._insert_fts(path, inserted)
+            self._insert_fts(path, inserted, details.words, before)
         except sqlite3.IntegrityError:
             self._fill_fts()
         self._add_pending(pending)
-        self.conn.execute(
-            "insert into files (path, source, hash, mtime, size) values (?, ?, ?, ?, ?)",
-            (path, source, content.hash, content.mtime_ms, content.size),
-        )
 
-    def _insert_fts(self, path: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """The rows of one file's chunks: rowid, text, id, source, model, start and end line."""
-        contexts = context_terms(path, [(start, end, text) for _, text, *_, start, end in rows])
+    def _insert_fts(
+        self,
+        path: str,
+        rows: Sequence[tuple[Any, ...]],
+        properties: str,
+        before: Sequence[Place] = (),
+    ) -> None:
+        """The rows of one file's chunks: rowid, text, id, source, model, start and end line.
+
+        `before` are the chunks that come before them.
+        """
+        places = [*before, *((start, end, text) for _, text, *_, start, end in rows)]
+        contexts = context_terms(path, places, properties)[len(before) :]
         self.conn.executemany(
             _INSERT_FTS,
             (
@@ -472,10 +523,15 @@ class IndexWriter:
             ),
         )
 
-    def _delete(self, path: str) -> int:
-        rows = self.conn.execute(
-            "select rowid, id, embedding = ? from chunks where path = ?", (NO_EMBEDDING, path)
+    def _rows_of(self, path: str) -> list[Any]:
+        """The rows of a file's chunks, in order."""
+        rows: list[Any] = self.conn.execute(
+            "select rowid, id, embedding = ? as is_pending from chunks where path = ? order by rowid",
+            (NO_EMBEDDING, path),
         ).fetchall()
+        return rows
+
+    def _delete_chunks(self, rows: Sequence[Any]) -> None:
         aligned = True
         for rowid, identifier, _ in rows:
             # A row of chunks and its row of chunks_fts share their rowid, so that no scan is
@@ -486,12 +542,10 @@ class IndexWriter:
             aligned = aligned and deleted == 1
             if self._has_vec_table:
                 self.conn.execute("delete from chunks_vec where id = ?", (identifier,))
-        removed: int = self.conn.execute("delete from chunks where path = ?", (path,)).rowcount
-        self.conn.execute("delete from files where path = ?", (path,))
+            self.conn.execute("delete from chunks where rowid = ?", (rowid,))
         self._add_pending(-sum(is_pending for *_, is_pending in rows))
         if not aligned:
             self._fill_fts()
-        return removed
 
     def _count(self, table: str) -> int:
         count: int = self.conn.execute(f"select count(*) from {table}").fetchone()[0]

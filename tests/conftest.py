@@ -163,6 +163,23 @@ def rows(database):
 
 
 @pytest.fixture
+def agreement(rows):
+    """Assert that chunks, full-text and vector tables hold the same chunks, and return their number."""
+
+    def check():
+        chunks = sorted(rows("select id from chunks"))
+        assert sorted(rows("select id from chunks_fts")) == chunks
+        if rows("select 1 from sqlite_master where name = 'chunks_vec'"):
+            assert sorted(rows("select id from chunks_vec")) == chunks
+        assert sorted(set(rows("select path from chunks"))) <= sorted(rows("select path from files"))
+        assert rows("pragma integrity_check") == [("ok",)]
+        rows("select count(*) from chunks_fts where chunks_fts match 'integrity'")
+        return len(chunks)
+
+    return check
+
+
+@pytest.fixture
 def change(database):
     """Run statements on the database, as nobody should."""
 

@@ -217,6 +217,7 @@ async def test_tables_that_nobody_reads_are_hidden(memory, make_datasette, tmp_p
             "files",
             "chunks",
             "embedding_cache",
+            "file_details",
             *visible,
         }
         assert {table["name"] for table in listed} == tables
@@ -234,6 +235,7 @@ async def test_the_shipped_metadata_sorts_and_counts(memory, make_datasette):
     assert [table["name"] for table in listed if not table["hidden"]] == [
         "chunks",
         "embedding_cache",
+        "file_details",
         "files",
     ]
 

@@ -48,6 +48,7 @@ def test_index_reports_as_json(run, root):
         "tokens": 24,
         "rebuilt": False,
         "refused": [],
+        "guessed": [],
         "first_choice": True,
         "passed_over": [],
     }

@@ -264,9 +264,18 @@ class TestText:
 
         return run
 
-    def test_equal_parts_of_a_line_come_from_disk_while_it_is_unchanged(self, workspace, index, read):
+    def test_equal_parts_of_a_line_are_kept_beside_the_chunks(self, workspace, index, read):
         root = workspace({"a.md": self.REPEATS})
         index(root)
+        (root / "a.md").write_text("secret")
+        assert read("a.md").is_exact and read("a.md").content == self.REPEATS
+
+    def test_where_they_are_lost_they_come_from_disk_while_it_is_unchanged(
+        self, workspace, index, read, change
+    ):
+        root = workspace({"a.md": self.REPEATS})
+        index(root)
+        change("delete from file_details")
         assert read("a.md").is_exact and read("a.md").content == self.REPEATS
         (root / "a.md").write_text("secret")
         file = read("a.md")

@@ -343,7 +343,7 @@ async def test_the_configuration_names_no_memory(memory, make_datasette):
     assert "memory" not in (await datasette.client.get("/-/config.json")).json().get("databases", {})
     database = (await datasette.client.get("/memory.json")).json()
     shown = {table["name"] for table in database["tables"] if not table["hidden"]}
-    assert shown == {"chunks", "embedding_cache", "files"}
+    assert shown == {"chunks", "embedding_cache", "file_details", "files"}
 
 
 @pytest.mark.asyncio
@@ -360,5 +360,6 @@ async def test_a_memory_that_comes_later_has_all_this_too(memory, tmp_path, make
     assert {table["name"] for table in tables if not table["hidden"]} == {
         "chunks",
         "embedding_cache",
+        "file_details",
         "files",
     }

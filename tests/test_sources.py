@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from datasette_agent_memory.sources import SourceFile, UnreadableFile, find_files, read_source, sha256
+from datasette_agent_memory.scan import ScanOptions, find_files
+from datasette_agent_memory.sources import SourceFile, UnreadableFile, read_source, sha256
 
 
 def text_of(path, content):
@@ -22,7 +23,7 @@ def text_of(path, content):
         ("# 标题".encode("utf-16"), "# 标题"),
         (b"\xfe\xff" + "é".encode("utf-16-be"), "é"),
         ("# 标题".encode("utf-32"), "# 标题"),
-        (b"caf\xe9", "caf\ufffd"),
+        (b"caf\xe9", "café"),
         (b"", ""),
     ],
 )
@@ -32,7 +33,7 @@ def test_bytes_become_text(tmp_path, content, text):
 
 def test_binary_is_refused(tmp_path):
     with pytest.raises(UnreadableFile, match="binary"):
-        text_of(tmp_path / "a.md", b"PNG\0\0")
+        text_of(tmp_path / "a.md", b"\x89PNG\r\n\x1a\n" + bytes(range(64)))
 
 
 def test_a_pipe_is_not_read(tmp_path):
@@ -119,3 +120,122 @@ def test_folders_may_lie_deep(tmp_path):
 
 def test_lone_surrogates_hash_as_the_peer_hashes_them():
     assert sha256("a\ud83d") == sha256("a\ufffd")
+
+
+class TestLinks:
+    def paths(self, root, extra=(), **options):
+        return [file.path for file in find_files(root, extra, ScanOptions(**options)).files]
+
+    def test_a_link_to_a_file_in_the_memory_is_no_second_one(self, workspace):
+        root = workspace({"memory/z.md": "z", "memory/deep/y.md": "y"})
+        (root / "memory/a.md").symlink_to("z.md")
+        (root / "memory/b").symlink_to("deep")
+        found = find_files(root)
+        assert [file.path for file in found.files] == ["memory/z.md", "memory/deep/y.md"]
+        assert [(one.path, one.reason) for one in found.skipped] == [
+            ("memory/a.md", "a symbolic link to memory/z.md, which is indexed")
+        ]
+
+    def test_a_link_to_what_has_no_name_in_the_memory_is_followed(self, workspace):
+        root = workspace({"memory/z.md": "z", "notes/n.md": "n", "plan.txt": "p"})
+        (root / "MEMORY.md").symlink_to("plan.txt")
+        (root / "memory/notes").symlink_to("../notes")
+        (root / "memory/again").symlink_to("../notes")
+        assert self.paths(root) == ["memory/z.md", "MEMORY.md", "memory/again/n.md"]
+
+    def test_links_in_circles_end(self, workspace):
+        root = workspace({"memory/a/x.md": "x"})
+        (root / "memory/a/up").symlink_to("..")
+        (root / "memory/self.md").symlink_to("self.md")
+        (root / "memory/one.md").symlink_to("two.md")
+        (root / "memory/two.md").symlink_to("one.md")
+        found = find_files(root)
+        assert [file.path for file in found.files] == ["memory/a/x.md"]
+        reasons = {one.path: one.reason for one in found.skipped}
+        assert set(reasons) == {"memory/a/up", "memory/one.md", "memory/self.md", "memory/two.md"}
+        assert "leads nowhere" in reasons["memory/one.md"]
+
+    def test_a_broken_link_is_named(self, workspace):
+        root = workspace({"memory/a.md": "a"})
+        (root / "memory/gone.md").symlink_to("nowhere.md")
+        (skipped,) = find_files(root).skipped
+        assert "leads nowhere: no such file" in skipped.reason
+
+    def test_links_out_are_followed_when_asked(self, workspace, tmp_path):
+        (tmp_path / "vault/deep").mkdir(parents=True)
+        (tmp_path / "vault/deep/v.md").write_text("v")
+        root = workspace({"MEMORY.md": "x"})
+        (root / "memory").symlink_to(tmp_path / "vault")
+        assert self.paths(root) == ["MEMORY.md"]
+        assert self.paths(root, follow_links=True) == ["MEMORY.md", "memory/deep/v.md"]
+        assert self.paths(root, extra=[tmp_path / "vault"]) == ["MEMORY.md", "../vault/deep/v.md"]
+
+
+class TestIgnored:
+    def test_other_peoples_folders_are_not_memory(self, workspace):
+        root = workspace(
+            {
+                f"memory/{folder}/x.md": "x"
+                for folder in (".git", "node_modules", ".venv", "deep/venv", "__pycache__", ".obsidian")
+            }
+        )
+        workspace({"memory/env/pyvenv.cfg": "", "memory/env/x.md": "x"})
+        workspace({"memory/repo/.git/config": "", "memory/repo/x.md": "x"})
+        assert [file.path for file in find_files(root).files] == ["memory/.obsidian/x.md", "memory/repo/x.md"]
+
+    def test_gitignore_is_heeded_when_asked(self, workspace):
+        root = workspace(
+            {
+                ".gitignore": "drafts/\n*.tmp.md\n/memory/private.md\n",
+                "memory/.gitignore": "!keep.tmp.md\n",
+                "memory/a.md": "a",
+                "memory/b.tmp.md": "b",
+                "memory/keep.tmp.md": "k",
+                "memory/private.md": "p",
+                "memory/deep/private.md": "q",
+                "memory/drafts/d.md": "d",
+                "memory/repo/.git/config": "",
+                "memory/repo/own.tmp.md": "o",
+            }
+        )
+        assert len(find_files(root).files) == 7
+        found = find_files(root, options=ScanOptions(gitignore=True))
+        assert [file.path for file in found.files] == [
+            "memory/a.md",
+            "memory/keep.tmp.md",
+            "memory/deep/private.md",
+            "memory/repo/own.tmp.md",
+        ]
+
+    def test_the_rules_of_the_repository_above_hold(self, workspace, tmp_path):
+        root = workspace({"a.md": "a", "secret.md": "s"})
+        (tmp_path / ".git").mkdir()
+        (tmp_path / ".gitignore").write_text("workspace/secret.md\n")
+        found = find_files(root, options=ScanOptions(gitignore=True))
+        assert [file.path for file in found.files] == ["a.md"]
+
+    def test_a_broken_gitignore_leaves_out_nothing(self, workspace):
+        root = workspace({".gitignore": b"\xff[\n!\n", "a.md": "a"})
+        assert [file.path for file in find_files(root, options=ScanOptions(gitignore=True)).files] == ["a.md"]
+
+
+def test_a_file_that_is_written_meanwhile_is_read_again(workspace, monkeypatch):
+    root = workspace({"a.md": "old"})
+    states = []
+    fstat = os.fstat
+
+    def grows(descriptor):
+        states.append(fstat(descriptor))
+        if len(states) == 1:
+            (root / "a.md").write_text("new text")
+        return fstat(descriptor) if len(states) > 1 else states[0]
+
+    monkeypatch.setattr(os, "fstat", grows)
+    assert read_source(SourceFile("a.md", root / "a.md")).text == "new text"
+
+
+def test_a_file_too_large_is_named(workspace):
+    root = workspace({"a.md": ""})
+    os.truncate(root / "a.md", (1 << 30) + 1)
+    with pytest.raises(UnreadableFile, match="larger than 1,024 MB"):
+        read_source(SourceFile("a.md", root / "a.md"))

@@ -1,0 +1,304 @@
+"""Finding the files of a memory: which there are, and what could not be seen."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .ignored import IgnoreRules
+from .sources import SourceError, SourceFile, reason_of, sha256
+
+#: These hold other people's files, or none.
+_IGNORED_FOLDERS = {
+    ".git",
+    ".hg",
+    ".svn",
+    ".jj",
+    "node_modules",
+    ".pnpm-store",
+    ".venv",
+    "venv",
+    ".tox",
+    ".nox",
+    "__pycache__",
+}
+#: A virtual environment of any name has this file.
+_VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
+
+#: Which directory it was, to tell a folder from the empty mount point in its place.
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """What counts as memory, beyond the names."""
+
+    #: Whether symbolic links that lead out of the folder are followed.
+    follow_links: bool = False
+    #: Whether what .gitignore names is left out.
+    gitignore: bool = False
+    #: Whether the root is a folder of notes and taken whole, None to go by what is in it.
+    whole: bool | None = None
+
+
+@dataclass
+class Found:
+    """What a scan found, and what of the memory it could not see."""
+
+    files: list[SourceFile] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    #: Paths in the database, of files or folders, of which the scan knows nothing.
+    unseen: list[str] = field(default_factory=list)
+    #: Whether the root has MEMORY.md or memory/, and whether it was taken whole.
+    has_workspace: bool = False
+    whole: bool = False
+    #: The folders that were looked through, by their paths in the database.
+    folders: dict[str, Identity] = field(default_factory=dict)
+    #: Those of them that have nothing in them.
+    empty: list[str] = field(default_factory=list)
+
+    def leave_out(self, path: str, reason: str) -> None:
+        """Name what was seen and is no file to index."""
+        self.skipped.append(Skipped(path.encode("utf-8", "backslashreplace").decode(), reason))
+
+    def miss(self, path: str, reason: str) -> None:
+        """Name what could not be looked at."""
+        self.leave_out(path, reason)
+        self.unseen.append(path)
+
+    def is_unseen(self, path: str) -> bool:
+        return any(is_within(path, unseen) for unseen in self.unseen)
+
+
+def find_files(root: Path, extra: Iterable[Path] = (), options: ScanOptions | None = None) -> Found:
+    """The memory files of a workspace, and those of extra paths, each file once.
+
+    MEMORY.md, memory.md and memory/**/*.md; where there is neither MEMORY.md nor memory/,
+    the root is a folder of notes and taken whole. Symbolic links are followed within the
+    root. Raises SourceError where the root cannot be read.
+    """
+    return _Scan(root, options or ScanOptions()).run(extra)
+
+
+def path_in_database(root: Path, path: Path) -> str | None:
+    """The path of a file or folder inside the root, None for one outside."""
+    if not path.is_relative_to(root):
+        return None
+    relative = path.relative_to(root).as_posix()
+    return "" if relative == "." else relative
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path in the database is this file, or in this folder; all are in ""."""
+    return not folder or path == folder or path.startswith(folder + "/")
+
+
+def extra_prefixes(root: Path, extra: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Each extra path with its path in the database: `../name/…` for one outside the root."""
+    folders: dict[str, Path] = {}
+    for path in extra:
+        inside = path_in_database(root, path)
+        if inside is not None:
+            yield path, inside
+            continue
+        folder = path.parent if path.name.endswith(".md") and not path.is_dir() else path
+        name = folder.name
+        if folders.setdefault(name, folder) != folder:
+            # Another folder of that name: tell them apart by where they are.
+            name = f"{name}-{sha256(str(folder))[:8]}"
+            folders[name] = folder
+        yield path, f"../{name}" if folder == path else f"../{name}/{path.name}"
+
+
+def refuse_empty_mounts(found: Found, root: Path, before: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Take a folder that is empty, and is not the one that was indexed, for one that is not mounted.
+
+    `before` are the folders of the last run, and `known` the paths of the index. Raises
+    SourceError where it is the root.
+    """
+    for path in found.empty:
+        if path not in before or list(found.folders[path]) == before[path]:
+            continue
+        lost = sum(is_within(one, path) for one in known)
+        if not lost:
+            continue
+        reason = (
+            f"is empty, and is not the folder that was indexed, perhaps since it is not mounted; its {lost} "
+            "files stay in the index, until --force"
+        )
+        if not path:
+            raise SourceError(f"{root}: {reason}")
+        found.miss(path, reason)
+
+
+class _Scan:
+    """One look at the folders."""
+
+    def __init__(self, root: Path, options: ScanOptions) -> None:
+        self._root = root
+        self._options = options
+        self._found = Found()
+        self._rules = IgnoreRules(root) if options.gitignore else None
+        #: The real files that were found, each with the path that it has in the database.
+        self._seen: dict[str, str] = {}
+        self._seen_folders: set[str] = set()
+        #: Symbolic links wait until all real files are known: these have their own names.
+        self._links: list[tuple[str, Path]] = []
+        #: The folders in which a link may lead anywhere.
+        self._inside = [str(root)]
+
+    def run(self, extra: Iterable[Path]) -> Found:
+        found, root = self._found, self._root
+        try:
+            names = set(os.listdir(root))
+            found.folders[""] = _identity(root)
+        except OSError as error:
+            raise SourceError(f"{root}: {reason_of(error)}") from error
+        if not names:
+            found.empty.append("")
+        has_memory = "memory" in names and (root / "memory").is_dir()
+        found.has_workspace = "MEMORY.md" in names or has_memory
+        found.whole = self._options.whole if self._options.whole is not None else not found.has_workspace
+        if found.whole:
+            self._add_folder("", root)
+        else:
+            for name in ("MEMORY.md", "memory.md"):
+                if name in names:
+                    self._add(name, root / name)
+            if has_memory:
+                self._add("memory", root / "memory", is_folder=True)
+        for path, prefix in extra_prefixes(root, extra):
+            self._add_extra(prefix, path)
+        # A link may lead to a folder with more of them.
+        while self._links:
+            links, self._links = self._links, []
+            for place, link in links:
+                self._follow(place, link)
+        return found
+
+    def _add_extra(self, prefix: str, path: Path) -> None:
+        if not os.path.lexists(path):
+            self._found.miss(prefix, "no such file or folder; what was indexed of it stays, until --force")
+        elif path.is_dir() or path.name.endswith(".md"):
+            self._inside.append(str(path if path.is_dir() else path.parent))
+            self._add(prefix, path, path.is_dir())
+        else:
+            self._found.leave_out(prefix, "not a folder or a .md file")
+
+    def _add(self, path: str, file: Path, is_folder: bool = False) -> None:
+        """A file or folder that is looked at by its name."""
+        if file.is_symlink():
+            self._links.append((path, file))
+        elif is_folder:
+            self._add_folder(path, file, is_top=True)
+        else:
+            self._add_file(path, file)
+
+    def _add_folder(self, prefix: str, folder: Path, is_top: bool = False) -> None:
+        """The files of a folder and those below it, in the order of their names."""
+        # A stack of what is still to be listed: folders may lie deeper than calls can.
+        waiting = [(prefix, folder)]
+        while waiting:
+            prefix, folder = waiting.pop()
+            real = os.path.realpath(folder)
+            if real in self._seen_folders:
+                continue
+            self._seen_folders.add(real)
+            entries = self._entries(prefix, folder)
+            if is_top:
+                self._note_folder(prefix, folder, is_empty=not entries)
+                is_top = False
+            if any(entry.name == _VIRTUAL_ENVIRONMENT for entry in entries):
+                continue
+            rules = self._rules.of_folder(folder) if self._rules else None
+            below = []
+            for entry in entries:
+                path = f"{prefix}/{entry.name}" if prefix else entry.name
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder and entry.name in _IGNORED_FOLDERS:
+                    continue
+                if rules and rules.ignores(entry.name, is_folder):
+                    continue
+                if is_folder:
+                    below.append((path, Path(entry.path)))
+                elif entry.is_symlink():
+                    self._links.append((path, Path(entry.path)))
+                elif entry.name.endswith(".md"):
+                    self._add_file(path, Path(entry.path))
+            waiting += reversed(below)
+
+    def _note_folder(self, prefix: str, folder: Path, is_empty: bool) -> None:
+        try:
+            self._found.folders[prefix] = _identity(folder)
+        except OSError:  # it has just been listed, and will be missed next time
+            return
+        if is_empty:
+            self._found.empty.append(prefix)
+
+    def _entries(self, prefix: str, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            self._found.miss(prefix, reason_of(error))
+            return []
+
+    def _add_file(self, path: str, file: Path, real: str | None = None) -> None:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            self._found.leave_out(path, "its name is not UTF-8")
+            return
+        try:
+            status = os.stat(file, follow_symlinks=real is not None)
+        except OSError as error:
+            self._found.miss(path, reason_of(error))
+            return
+        if stat.S_ISDIR(status.st_mode):
+            self._found.leave_out(path, "a folder with the name of a file")
+            return
+        real = real or os.path.realpath(file)
+        # An extra path may lie in the root, or in another one.
+        if self._seen.setdefault(real, path) == path:
+            self._found.files.append(SourceFile(path, file))
+
+    def _follow(self, path: str, link: Path) -> None:
+        """A symbolic link: to a file or folder that has no name of its own in the memory."""
+        try:
+            real = os.path.realpath(link, strict=True)
+            is_folder = os.path.isdir(real)
+        except OSError as error:
+            if path.endswith(".md"):
+                self._found.leave_out(path, f"a symbolic link that leads nowhere: {reason_of(error)}")
+            return
+        if not is_folder and not path.endswith(".md"):
+            return
+        if is_folder and Path(os.path.realpath(link.parent)).is_relative_to(real):
+            self._found.leave_out(path, "a symbolic link to a folder that it lies in")
+        elif not self._options.follow_links and not self._is_inside(real):
+            self._found.leave_out(path, "a symbolic link out of the folder, which --follow-links follows")
+        elif not is_folder and real in self._seen:
+            self._found.leave_out(path, f"a symbolic link to {self._seen[real]}, which is indexed")
+        elif is_folder:
+            if real not in self._seen_folders:
+                self._add_folder(path, link)
+        else:
+            self._add_file(path, link, real)
+
+    def _is_inside(self, real: str) -> bool:
+        return any(Path(real).is_relative_to(folder) for folder in self._inside)
+
+
+def _identity(folder: Path) -> Identity:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
