@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,12 +129,23 @@ def snapshot(conn: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def transaction(conn: Connection) -> Iterator[None]:
-    """All or nothing, for a connection in autocommit mode; part of one that is open already."""
+def transaction(conn: Connection, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """All or nothing, for a connection in autocommit mode; part of one that is open already.
+
+    `on_wait` is called each time that another process has been writing for the busy timeout, and
+    raises when that is enough; without it, that is an error.
+    """
     if conn.in_transaction:
         yield
         return
-    conn.execute("begin immediate")
+    while True:
+        try:
+            conn.execute("begin immediate")
+            break
+        except sqlite3.OperationalError as error:
+            if on_wait is None or "locked" not in str(error):
+                raise
+            on_wait()
     try:
         yield
     except BaseException:

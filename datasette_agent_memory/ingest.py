@@ -41,6 +41,8 @@ from .writer import Changes, ChunkedFile, IndexWriter
 
 #: Chunks that are read together, so that memory holds no more.
 _BATCH_CHUNKS = 64
+#: A run waits so long for others that write to its database.
+_LONGEST_WAIT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -167,17 +169,24 @@ class _Run:
         has_written: bool,
     ) -> None:
         self.database = database
+        self.listener = listener or Listener()
+        self.stop = stop or threading.Event()
+        self.waited_since: float | None = None
         #: Whether another provider has had its turn in this run, and left text without vectors.
         self.has_written = has_written
         self.root = settings.root.resolve()
         self.settings = settings
         self.provider = provider
         self.writer = IndexWriter(
-            conn, database, self.root, provider, settings.chunk_tokens, settings.chunk_overlap
+            conn,
+            database,
+            self.root,
+            provider,
+            settings.chunk_tokens,
+            settings.chunk_overlap,
+            self._wait_for_other_writer,
         )
         self.other_caches = [EmbeddingCache(cache, provider) for cache in caches if provider]
-        self.listener = listener or Listener()
-        self.stop = stop or threading.Event()
         self.report = IndexReport(
             self.writer.provider,
             self.writer.model,
@@ -299,6 +308,19 @@ class _Run:
         # All that is there goes.
         there = [None] * self.writer.chunk_counts.get(file.file.path, 0)
         return Changes(0, len(set(file.chunk_ids(self.writer.model))), there)
+
+    def _wait_for_other_writer(self) -> None:
+        """Called now and then while another process writes, which a rebuild may do for long."""
+        self._stop_if_asked()
+        now = time.monotonic()
+        if self.waited_since is None:
+            self.waited_since = now
+            self.listener.waits_for_writer()
+        elif now - self.waited_since > _LONGEST_WAIT_S:
+            raise DatabaseError(
+                f"{self.database}: another process has been writing to it for over "
+                f"{_LONGEST_WAIT_S / 60:.0f} minutes; run again when it has ended"
+            )
 
     def _stop_if_asked(self) -> None:
         if self.stop.is_set():

@@ -114,6 +114,9 @@ class IndexProgress(Announcer):
             self._next_bar("Passages")
         self._bar.at(done, total)
 
+    def waits_for_writer(self) -> None:
+        self.say("Another process is writing to this database; waiting for it")
+
     def left_to_another(self) -> None:
         self.say("Another run is embedding for this index, and will embed what is new as well")
 

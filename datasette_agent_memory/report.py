@@ -105,6 +105,9 @@ class Listener:
     def waits(self, reason: str, seconds: float) -> None:
         """A call has failed, and is tried again after so many seconds; from any thread."""
 
+    def waits_for_writer(self) -> None:
+        """Another process is writing to the database, and has to end first."""
+
     def left_to_another(self) -> None:
         """Another run is embedding for this index, and will embed what is new as well."""
 

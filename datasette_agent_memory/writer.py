@@ -7,7 +7,7 @@ index before or after, and never between.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, takewhile
@@ -101,9 +101,14 @@ class IndexWriter:
         provider: Provider | None,
         chunk_tokens: int,
         chunk_overlap: int,
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
-        """Raises DatabaseError where the database cannot be written or is another program's."""
+        """Raises DatabaseError where the database cannot be written or is another program's.
+
+        `on_wait` is called while another process writes, as `transaction` says.
+        """
         self.conn = conn
+        self._on_wait = on_wait
         self._root = str(root)
         self._provider = provider
         self.provider = provider.name if provider else NO_PROVIDER
@@ -365,7 +370,7 @@ class IndexWriter:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """A transaction, on an index that no other run has made with other settings meanwhile."""
-        with transaction(self.conn):
+        with transaction(self.conn, self._on_wait):
             meta = read_meta(self.conn)
             is_ours = self._is_alike(meta) and meta.get("root") == self._root
             if meta and meta != self.meta and not is_ours:
