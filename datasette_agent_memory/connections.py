@@ -27,6 +27,16 @@ INSTALL_SQLITE_VEC = (
 )
 
 
+#: What SQLite's words leave unsaid.
+_HINTS = {
+    "unable to open": ": it, or its folder, cannot be written, or is not there",
+    "readonly": ": it, or its folder, cannot be written",
+    "disk is full": "; what was indexed is kept",
+    "disk I/O error": ": the disk is full or fails; what was indexed is kept",
+    "malformed": "; datasette agent-memory doctor says more",
+}
+
+
 class DatabaseError(AgentMemoryError):
     """A database file cannot be used."""
 
@@ -81,7 +91,7 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
             # A WAL database in a folder that cannot be written opens only as immutable.
             conn.close()
             conn = _connect(path, "mode=ro&immutable=1")
-    with _database_errors(path), closing(conn):
+    with database_errors(path), closing(conn):
         conn.execute("pragma query_only = 1")
         prepare(conn)
         conn.execute("select 1 from sqlite_master").fetchone()
@@ -96,7 +106,7 @@ def open_writable(path: str | Path) -> Iterator[Connection]:
         raise DatabaseError(f"{path}: is a folder, not a database file")
     if not path.parent.is_dir():
         raise DatabaseError(f"{path}: the folder {path.parent} does not exist")
-    with _database_errors(path), closing(_connect(path, "mode=rwc")) as conn:
+    with database_errors(path), closing(_connect(path, "mode=rwc")) as conn:
         conn.isolation_level = None
         prepare(conn)
         yield conn
@@ -149,7 +159,9 @@ def transaction(conn: Connection, on_wait: Callable[[], None] | None = None) -> 
     try:
         yield
     except BaseException:
-        conn.execute("rollback")
+        # Where the disk is full SQLite has rolled back itself.
+        if conn.in_transaction:
+            conn.execute("rollback")
         raise
     conn.execute("commit")
 
@@ -166,11 +178,14 @@ def _connect(path: Path, query: str) -> Connection:
 
 
 @contextmanager
-def _database_errors(path: Path) -> Iterator[None]:
+def database_errors(path: Path) -> Iterator[None]:
+    """SQLite's errors as DatabaseError, in words that say what to look at."""
     try:
         yield
     except sqlite3.Error as error:
-        raise DatabaseError(f"{path}: {error}") from error
+        message = str(error)
+        hint = next((hint for words, hint in _HINTS.items() if words in message), "")
+        raise DatabaseError(f"{path}: {message}{hint}") from error
 
 
 def refuse_unreadable_vectors(conn: Connection, database: str) -> None:

@@ -18,7 +18,14 @@ from typing import Any
 from .chunked import chunks_of, details_of
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk
 from .config import MAX_DIMENSIONS, ParameterError
-from .connections import Connection, DatabaseError, open_readonly, open_writable, sqlite3
+from .connections import (
+    Connection,
+    DatabaseError,
+    database_errors,
+    open_readonly,
+    open_writable,
+    sqlite3,
+)
 from .embeddings.base import EmbeddingError, Provider, TemporaryError, to_json
 from .embeddings.batches import Embedded, Interrupted, Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
@@ -121,6 +128,7 @@ def update_index(
     was_there = database.exists()
     try:
         with ExitStack() as stack:
+            stack.enter_context(database_errors(database))
             caches = [stack.enter_context(open_readonly(path)) for path in settings.cache_from]
             conn = stack.enter_context(_opened(database, settings.dry_run))
             has_written = False
@@ -137,8 +145,6 @@ def update_index(
                     passed_over.append(PassedOver(run.report.provider, str(error.cause)))
                     has_written = True
                     run.listener.handed_over(passed_over[-1], settings.providers[number])
-    except sqlite3.Error as error:
-        raise DatabaseError(f"{database}: {error}") from error
     finally:
         # Of a run that did not get as far as to a table.
         if not was_there and database.is_file() and not database.stat().st_size:

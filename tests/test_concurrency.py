@@ -1,5 +1,7 @@
 """Indexers, writers and readers that meet on one database."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -59,3 +61,35 @@ def test_waiting_can_be_interrupted(workspace, index, database, other):
         update_index(database, IndexSettings(root), Waiting(stop.set), stop)
     with open_readonly(database) as conn:
         assert [row[0] for row in conn.execute("select text from chunks")] == ["alpha"]
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_index(workspace, tmp_path, run_limited, rows, agreement):
+    root = workspace({f"{number}.md": f"heron {number}\n" * 40 for number in range(20)})
+    arguments = ["agent-memory", "index", str(root), "-d", str(tmp_path / "memory.db"), "--provider", "none"]
+    assert run_limited(1 << 30, *arguments)[0] == 0
+    before = rows("select id from chunks order by id")
+    for number in range(20):
+        (root / f"{number}.md").write_text(f"kettle {number}\n" * 400)
+    for more in ((), ("--force",)):
+        code, output = run_limited(300_000, *arguments, *more)
+        assert code == 1 and output.count("\n") == 1 and "what was indexed is kept" in output, output
+        assert agreement() >= len(before)
+    assert set(before) & set(rows("select id from chunks")), "some are not changed yet"
+    assert run_limited(1 << 30, *arguments)[0] == 0 and agreement() > len(before)
+
+
+@pytest.fixture
+def run_limited():
+    """Run Datasette's command line where files cannot grow above a size, as on a full disk."""
+    resource = pytest.importorskip("resource")
+
+    def run(size, *arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "datasette", *arguments],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stderr if done.returncode else ""
+
+    return run
