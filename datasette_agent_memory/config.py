@@ -112,6 +112,7 @@ class SearchOptions:
     half_life: float
     mmr: bool
     lambda_: float
+    session_share: float
     source: str | None
     path: str | None
     since: str | None
@@ -125,13 +126,19 @@ class SearchOptions:
         return min(MAX_CANDIDATES, self.k * self.candidate_multiplier)
 
     @property
+    def most_sessions(self) -> int:
+        """How many of the results may be sessions while there are notes to show."""
+        # What is a hair below a whole number, as 0.29 * 100, is one.
+        return max(1, int(self.k * self.session_share + 1e-9))
+
+    @property
     def is_filtered(self) -> bool:
         return any((self.source, self.path, self.since, self.until))
 
     @property
     def is_replay(self) -> bool:
         """Whether the search goes by OpenClaw's own rules: not where one of them is overridden."""
-        rules = ("match", "text_norm", "fusion", "rescore")
+        rules = ("match", "text_norm", "fusion", "rescore", "session_share")
         return self.preset == "openclaw" and all(
             getattr(self, name) == PRESETS["openclaw"][name] for name in rules
         )
@@ -155,6 +162,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "candidate_multiplier": 4,
         "decay": False,
         "mmr": False,
+        "session_share": 1.0,
     },
     # A keyword hit scores by its position alone: 1 / (1 + position).
     "rank": {"text_norm": "rank"},
@@ -275,6 +283,15 @@ PARAMETERS: dict[str, Parameter] = {
             float,
             0.7,
             "Of mmr: 1 for relevance alone, 0 for variety alone.",
+            "Variety",
+            minimum=0,
+            maximum=1,
+        ),
+        Parameter(
+            "session_share",
+            float,
+            0.5,
+            "At most this share of the results are sessions, while notes have others to show; 1 is no limit.",
             "Variety",
             minimum=0,
             maximum=1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,6 +27,7 @@ from .keywords import plain_words, query_terms
 from .openclaw import openclaw_keywords, openclaw_tokens
 from .schema import as_line, as_text
 from .search import Answer, score_parts, statement_of
+from .sources import SESSIONS
 
 #: More chunks of a file than this are not explained at once.
 _MAX_CHUNKS = 20
@@ -289,28 +291,46 @@ class Explainer:
         columns, order = "bm25, every_word", "every_word DESC, bm25"
         if self._options.is_replay:
             columns, order = "NULL AS bm25, NULL AS every_word", "text_score DESC"
-        return self._places(f"SELECT id, text_score, {columns} FROM text_hits ORDER BY {order}")
+        return self._places("text_hits", f"id, text_score, {columns}", order)
 
     @cached_property
     def _vector_places(self) -> dict[str, Any]:
         if not self._answer.sides.vector:
             return {}
-        return self._places("SELECT id, vector_score FROM vector_hits ORDER BY vector_score DESC")
+        return self._places("vector_hits", "id, vector_score", "vector_score DESC")
 
     @cached_property
     def _nearest_places(self) -> dict[str, Any]:
         """By the one vector of a chunk, where only the first of these have their passages compared."""
-        if not self._wide.has("nearest"):
+        if not self._answer.sides.passages or not self._wide.has("nearest"):
             return {}
-        return self._places("SELECT id FROM nearest ORDER BY cosine DESC", {"nearest": self._depth})
+        return self._places("nearest", "id", "cosine DESC", {"nearest": self._depth})
 
-    def _places(self, select: str, more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    def _places(
+        self, hits: str, columns: str, order: str, more: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """The rows of a table expression with their places, which notes and sessions have apart
+        where they are put forward apart."""
+        source = "NULL"
+        if self._shares:
+            source = f"(SELECT source FROM {self._layout.chunks} AS chunks WHERE chunks.id = {hits}.id)"
+        select = f"SELECT {columns}, {source} AS source FROM {hits} ORDER BY {order}"
         params = dict(self._wide.params)
-        if "nearest" in params:
+        if self._answer.sides.passages and "nearest" in params:
             # As many as the search itself looks into.
             params["nearest"] = self._answer.params["nearest"]
-        rows = self._run(self._wide.selecting(select), {**params, **more})
-        return {as_text(row["id"]): {**dict(row), "place": place} for place, row in enumerate(rows, 1)}
+        places: dict[str, Any] = {}
+        reached: Counter[bool] = Counter()
+        for row in self._run(self._wide.selecting(select), {**params, **more}):
+            kind = row["source"] == SESSIONS
+            reached[kind] += 1
+            places[as_text(row["id"])] = {**dict(row), "place": reached[kind]}
+        return places
+
+    @property
+    def _shares(self) -> bool:
+        """Whether notes and sessions are put forward apart, and share the results."""
+        return self._answer.statement.has("shared")
 
     @cached_property
     def _candidates(self) -> dict[str, Any]:
@@ -319,8 +339,14 @@ class Explainer:
 
     @cached_property
     def _without_mmr(self) -> dict[str, Any]:
-        options = replace(self._options, mmr=False)
-        answer = self._answer
+        return self._in_order_of(mmr=False)
+
+    @cached_property
+    def _without_share(self) -> dict[str, Any]:
+        return self._in_order_of(session_share=1.0)
+
+    def _in_order_of(self, **changes: Any) -> dict[str, Any]:
+        options, answer = replace(self._options, **changes), self._answer
         return self._in_order(statement_of(answer.index, answer.q, options, answer.sides))
 
     def _in_order(self, statement: Statement) -> dict[str, Any]:
@@ -461,7 +487,9 @@ class Explainer:
             else:
                 details.append(self._text_absence(found))
         passed = found.returned or identifier in self._candidates
-        detail = f"{'; '.join(details) or 'nothing was searched'}; each side puts forward {most:,}"
+        of_each = " notes and as many sessions" if self._shares else ""
+        searched = "; ".join(details) or "nothing was searched"
+        detail = f"{searched}; each side puts forward {most:,}{of_each}"
         return Step("candidates", passed, detail)
 
     def _final_steps(self, found: Explanation, identifier: str) -> list[Step]:
@@ -491,6 +519,8 @@ class Explainer:
             steps.append(Step("min_score", found.returned, detail))
         else:
             steps.append(Step("min_score", found.returned, f"{score:.3f} is below {minimum:g}"))
+        if all(step.passed for step in steps) and self._shares:
+            steps += self._share_steps(found, identifier)
         if not all(step.passed for step in steps):
             return steps
         if found.returned:
@@ -498,6 +528,22 @@ class Explainer:
         else:
             steps.append(Step("k", False, f"place {place} by score, and {options.k} are returned"))
         return steps
+
+    def _share_steps(self, found: Explanation, identifier: str) -> list[Step]:
+        """Whether notes took its place, of a chunk of a session."""
+        candidate = self._candidates[identifier]
+        if candidate["source"] != SESSIONS:
+            return []
+        turn, most = candidate["turn"], self._options.most_sessions
+        detail = f"session {turn:,} by score, and {most:,} are returned as long as notes have others"
+        if turn <= most:
+            return [Step("session_share", True, detail)]
+        if found.returned:
+            return [Step("session_share", True, f"{detail}; it has a place that notes left free")]
+        without = self._without_share.get(identifier, {}).get("place")
+        if without is None or without > self._options.k:
+            return []
+        return [Step("session_share", False, f"{detail}; without this rule it is result {without:,}")]
 
     def _remedy(self, found: Explanation, identifier: str) -> dict[str, Any] | None:
         """Settings with which the search returns the chunk, tried out one after another."""
@@ -537,6 +583,8 @@ class Explainer:
             return {name: None for name in FILTERS if getattr(options, name)}
         if failed.name == "mmr":
             return {"mmr": 0}
+        if failed.name == "session_share":
+            return {"session_share": 1}
         if options.decay and found.decay < 1:
             return {"decay": 0}
         if failed.name == "k":

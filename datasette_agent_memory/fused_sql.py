@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from .config import SearchOptions
+from .config import MAX_CANDIDATES, SearchOptions
 from .layouts import Layout
+from .sources import SESSIONS
 from .sql_functions import BM25_B, BM25_K1
 
 #: The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 RRF_K = 60
+
+_IS_SESSION = f"source = '{SESSIONS}'"
+_IS_NOTE = f"source <> '{SESSIONS}'"
+
+#: How many times the candidates are looked at, lest notes have to be looked for by themselves.
+_FOR_NOTES = 4
 
 #: How many keyword hits are scored, at least, where each candidate has both its scores.
 _RANKED = 256
@@ -30,6 +37,8 @@ class Sides:
     passages: int = 0
     #: Words are looked for in the text itself, since the full-text table cannot find them.
     substring: bool = False
+    #: There are sessions beside notes, which they must not crowd out.
+    sessions: bool = False
 
     @property
     def mode(self) -> str:
@@ -77,6 +86,9 @@ class _Builder:
         self.params: dict[str, Any] = {"q": q, "candidates": options.candidates}
         self.ctes: list[tuple[str, str]] = []
         self.filters = self._filters()
+        #: Whether notes and sessions put forward their candidates apart, and share the results: there
+        #: are thousands of sessions, whose chunks would leave notes no place.
+        self.shares = sides.sessions and not options.source and options.session_share < 1
 
     def build(self) -> Statement:
         options, sides = self.options, self.sides
@@ -94,6 +106,10 @@ class _Builder:
             best = "text_hits"
             if self._scores_all:
                 best = "(SELECT id FROM text_hits ORDER BY every_word DESC, bm25 LIMIT :candidates)"
+                if self.shares:
+                    hits = "SELECT id, bm25, every_word, is_session FROM text_hits"
+                    hits = self._best(hits, "every_word DESC, bm25", ":candidates")
+                    best = f"(\n{indent(hits, '  ')}\n)"
             self.ctes.append(("candidates AS", f"SELECT id FROM vector_hits UNION SELECT id FROM {best}"))
             if self._scores_all:
                 self.ctes.append(("scores AS MATERIALIZED", self._scores()))
@@ -118,10 +134,18 @@ class _Builder:
                 )
             )
             self.params["lambda"] = options.lambda_
-            scored = "SELECT scored.*\nFROM scored\nJOIN diversified USING (id)"
+            columns = "scored.*, position" if self.shares else "scored.*"
+            scored = f"SELECT {columns}\nFROM scored\nJOIN diversified USING (id)"
             order = ["position"]
         self.params |= {"min_score": options.min_score, "k": options.k}
-        select = f"{scored}\n{where}\nORDER BY {', '.join([f'{passes} DESC', *order])}\nLIMIT :k"
+        order.insert(0, f"{passes} DESC")
+        if self.shares:
+            self._add_shared(scored, where, order)
+            # Sessions beyond their share fill what places notes leave free.
+            order.insert(1, f"{_IS_SESSION} AND turn > CAST(:most_sessions AS INTEGER)")
+            select = f"SELECT *\nFROM shared\nORDER BY {', '.join(order)}\nLIMIT :k"
+        else:
+            select = f"{scored}\n{where}\nORDER BY {', '.join(order)}\nLIMIT :k"
         return Statement(self.ctes, select, self.params)
 
     @property
@@ -148,6 +172,37 @@ class _Builder:
                 self.params[name] = value
         return conditions
 
+    # Notes and sessions
+
+    @property
+    def _is_session(self) -> str:
+        """One more column, where notes and sessions are told apart."""
+        return f", {_IS_SESSION} AS is_session" if self.shares else ""
+
+    @property
+    def _kind(self) -> str:
+        """That column, of rows that have it."""
+        return ", is_session" if self.shares else ""
+
+    def _best(self, rows: str, order: str, limit: str) -> str:
+        """The first of these rows; of notes and of sessions apart, by their column is_session."""
+        if not self.shares:
+            return f"{rows}\nORDER BY {order}\nLIMIT {limit}"
+        place = f"row_number() OVER (PARTITION BY is_session ORDER BY {order}) AS place"
+        placed = f"SELECT *,\n  {place}\nFROM (\n{indent(rows, '  ')}\n)"
+        return f"SELECT * FROM (\n{indent(placed, '  ')}\n)\nWHERE place <= {limit}"
+
+    def _add_shared(self, scored: str, where: str, order: list[str]) -> None:
+        """`shared`: the rows that may be results, each with its turn among the notes or the sessions."""
+        if not self.options.mmr:
+            self.ctes.append(("scored AS MATERIALIZED", scored))
+            scored = "SELECT *\nFROM scored"
+        turn = f"row_number() OVER (PARTITION BY {_IS_SESSION} ORDER BY {', '.join(order)}) AS turn"
+        self.ctes.append(
+            ("shared AS MATERIALIZED", scored.replace("\nFROM", f",\n  {turn}\nFROM", 1) + f"\n{where}")
+        )
+        self.params["most_sessions"] = self.options.most_sessions
+
     # The vector side
 
     def _add_vector_hits(self) -> None:
@@ -166,33 +221,59 @@ class _Builder:
             # The vectors have unit length, and to read one takes longer than to compare many.
             name, score, k = "nearest", "1 - distance * distance / 2 AS cosine", ":nearest"
             self.params["nearest"] = max(self.sides.passages, self.options.candidates)
+        elif self.shares:
+            name, k = "nearest", ":nearest"
+            self.params["nearest"] = min(MAX_CANDIDATES, _FOR_NOTES * self.options.candidates)
         conditions = [f"embed(:q) IS NOT NULL AND embedding MATCH embed(:q) AND k = {k}"]
         if self.filters:
             # The nearest of those that pass, and not those of the nearest that pass.
             conditions.append("id IN (SELECT id FROM allowed)")
-        self.ctes.append(
-            (
-                f"{name} AS MATERIALIZED",
-                f"SELECT id, {score}\nFROM {self.layout.chunks_vec}\nWHERE {all_of(conditions)}",
-            )
-        )
-        if self.sides.passages:
+        nearest = f"SELECT id, {score}\nFROM {self.layout.chunks_vec}\nWHERE {all_of(conditions)}"
+        self.ctes.append((f"{name} AS MATERIALIZED", nearest))
+        hits = "nearest"
+        if self.shares:
+            self._add_nearest_notes(score, conditions[0])
+            hits = "(SELECT * FROM nearest UNION SELECT * FROM nearest_notes)"
+        if self.sides.passages or self.shares:
+            best_passage = "coalesce(passage_similarity(passages.embeddings, embed(:q)), cosine) AS "
             self.ctes.append(
                 (
                     "vector_hits AS MATERIALIZED",
-                    "SELECT id, coalesce(passage_similarity(passages.embeddings, embed(:q)), cosine)"
-                    " AS vector_score\n"
-                    f"FROM nearest\nJOIN {self.layout.chunks} USING (id)\nLEFT JOIN passages USING (hash)\n"
-                    "ORDER BY vector_score DESC\nLIMIT :candidates",
+                    self._best(
+                        f"SELECT id, {best_passage if self.sides.passages else ''}vector_score"
+                        f"{self._is_session}\nFROM {hits}\nJOIN {self.layout.chunks} USING (id)"
+                        f"{self._join_passages()}",
+                        "vector_score DESC",
+                        ":candidates",
+                    ),
                 )
             )
 
+    def _add_nearest_notes(self, score: str, nearest: str) -> None:
+        """`nearest_notes`: the nearest of the notes by themselves, which takes long where there are
+        many; so only where too few of them are among the nearest of all."""
+        chunks = self.layout.chunks
+        count = f"SELECT count(*) FROM nearest JOIN {chunks} USING (id) WHERE {_IS_NOTE}"
+        # By idx_chunks_source, which <> does not use.
+        is_note = f"(source < '{SESSIONS}' OR source > '{SESSIONS}')"
+        notes = f"SELECT id FROM {chunks}\nWHERE {all_of([is_note, *self.filters])}"
+        self.ctes += [
+            ("room AS MATERIALIZED", f"SELECT 1 WHERE ({count}) < CAST(:candidates AS INTEGER)"),
+            ("notes AS MATERIALIZED", notes),
+            (
+                "nearest_notes AS MATERIALIZED",
+                f"SELECT id, {score}\nFROM room\nCROSS JOIN {self.layout.chunks_vec}\n"
+                f"WHERE {all_of([nearest, 'id IN (SELECT id FROM notes)'])}",
+            ),
+        ]
+
     def _scanned_vectors(self) -> str:
         conditions = ["embed(:q) IS NOT NULL AND length(embedding) > 2", *self.filters]
-        return (
-            f"SELECT id, {self._similarity()} AS vector_score\n"
-            f"FROM {self.layout.chunks}{self._join_passages()}\nWHERE {all_of(conditions)}\n"
-            "ORDER BY vector_score DESC\nLIMIT :candidates"
+        return self._best(
+            f"SELECT id, {self._similarity()} AS vector_score{self._is_session}\n"
+            f"FROM {self.layout.chunks}{self._join_passages()}\nWHERE {all_of(conditions)}",
+            "vector_score DESC",
+            ":candidates",
         )
 
     def _similarity(self) -> str:
@@ -230,7 +311,8 @@ class _Builder:
             self.ctes.append(("found AS MATERIALIZED", found))
             return
         # Chunks with every word first. Those with some are looked for only if there is room.
-        room = f"(SELECT count(*) FROM every_word) < CAST({self._ranked} AS INTEGER)"
+        those_of_notes = " WHERE NOT is_session" if self.shares else ""
+        room = f"(SELECT count(*) FROM every_word{those_of_notes}) < CAST({self._ranked} AS INTEGER)"
         self.ctes += [
             ("every_word AS MATERIALIZED", self._best_of_fts("fts_query(:q, 'every')", "id, rank AS bm25")),
             (
@@ -239,18 +321,30 @@ class _Builder:
             ),
             (
                 "found AS MATERIALIZED",
-                "SELECT id, bm25, 1 AS every_word FROM every_word\n"
-                "UNION ALL\n"
-                "SELECT id, bm25, 0 FROM any_word WHERE id NOT IN (SELECT id FROM every_word)\n"
-                f"ORDER BY every_word DESC, bm25\nLIMIT {self._ranked}",
+                self._best(
+                    f"SELECT id, bm25, 1 AS every_word{self._kind} FROM every_word\n"
+                    "UNION ALL\n"
+                    f"SELECT id, bm25, 0{self._kind} FROM any_word"
+                    " WHERE id NOT IN (SELECT id FROM every_word)",
+                    "every_word DESC, bm25",
+                    self._ranked,
+                ),
             ),
         ]
 
     def _best_of_fts(self, expression: str, columns: str) -> str:
         fts = self.layout.chunks_fts
         conditions = [f"{fts} MATCH {expression}", *self.filters]
-        where = all_of(conditions)
-        return f"SELECT {columns}\nFROM {fts}\nWHERE {where}\nORDER BY rank\nLIMIT {self._ranked}"
+
+        def best(columns: str, conditions: list[str]) -> str:
+            where = all_of(conditions)
+            return f"SELECT {columns}\nFROM {fts}\nWHERE {where}\nORDER BY rank\nLIMIT {self._ranked}"
+
+        if not self.shares:
+            return best(columns, conditions)
+        notes = best(f"{columns}, 0 AS is_session", [*conditions, _IS_NOTE])
+        sessions = best(f"{columns}, 1 AS is_session", [*conditions, _IS_SESSION])
+        return "\nUNION ALL\n".join(f"SELECT * FROM (\n{indent(kind, '  ')}\n)" for kind in (notes, sessions))
 
     def _add_found_substrings(self) -> None:
         """`found` by looking for each word in each text: BM25 by its formula."""
@@ -275,11 +369,15 @@ class _Builder:
             ),
             (
                 "found AS MATERIALIZED",
-                "SELECT id, count(*) = (SELECT count(*) FROM words) AS every_word,\n"
-                "  -sum(bm25_ceiling(chunks, total) * times\n"
-                f"    / (times + {BM25_K1} * ({1 - BM25_B} + {BM25_B} * length / average))) AS bm25\n"
-                f"FROM matches\nJOIN words USING (word)\nCROSS JOIN size{where}\nGROUP BY id{having}\n"
-                f"ORDER BY every_word DESC, bm25\nLIMIT {self._ranked}",
+                self._best(
+                    "SELECT id, count(*) = (SELECT count(*) FROM words) AS every_word,\n"
+                    "  -sum(bm25_ceiling(chunks, total) * times\n"
+                    f"    / (times + {BM25_K1} * ({1 - BM25_B} + {BM25_B} * length / average)))"
+                    f" AS bm25{self._is_session}\n"
+                    f"FROM matches\nJOIN words USING (word)\nCROSS JOIN size{where}\nGROUP BY id{having}",
+                    "every_word DESC, bm25",
+                    self._ranked,
+                ),
             ),
         ]
 
@@ -292,11 +390,11 @@ class _Builder:
             "coverage": "coverage",
         }[self.options.text_norm]
         if self.options.text_norm != "coverage":
-            return f"SELECT id, bm25, every_word, {text_score} AS text_score\nFROM found"
+            return f"SELECT id, bm25, every_word, {text_score} AS text_score{self._kind}\nFROM found"
         ceiling = f"SELECT sum(bm25_ceiling(chunks, (SELECT count(*) FROM {self.layout.chunks}))) FROM words"
         return (
             "SELECT id, bm25, every_word,\n"
-            "  CASE every_word WHEN 1 THEN (1 + coverage) / 2 ELSE coverage END AS text_score\n"
+            f"  CASE every_word WHEN 1 THEN (1 + coverage) / 2 ELSE coverage END AS text_score{self._kind}\n"
             "FROM (\n"
             f"  SELECT *, min(1, -bm25 / (\n    {ceiling}\n  )) AS coverage\n"
             "  FROM found\n"
@@ -338,6 +436,8 @@ class _Builder:
             score = "text_score"
             source = f"FROM text_ranks\nJOIN {chunks} USING (id)"
             scores = ["NULL AS vector_score", "text_score", "NULL AS vector_rank", "text_rank"]
+            if self.shares:
+                scores.append("every_word")
         else:
             score = "NULL"
             source = f"FROM {chunks}"

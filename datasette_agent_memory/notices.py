@@ -73,7 +73,7 @@ def usable_sides(
     passages = 0
     if provider is not None and provider.has_passages and index.has_passages:
         passages = _FEW_NEAREST if index.chunk_count > MANY_CHUNKS else _NEAREST
-    return Sides(vector, text, scan, passages), notices
+    return Sides(vector, text, scan, passages, sessions=index.has_sessions), notices
 
 
 def provider_of(meta: Mapping[str, Any], providers: Providers) -> Provider | None:

@@ -11,6 +11,7 @@ from typing import Any
 from .connections import Connection, has_sqlite_vec, sqlite3
 from .layouts import SIX_TABLES, Layout, find_layout
 from .passages import has_passages
+from .sources import SESSIONS
 
 _MAX_SHOWN_CHARS = 500
 
@@ -44,6 +45,8 @@ class MemoryIndex:
     dims: int | None
     #: How many chunks wait for their vector.
     pending: int
+    #: Whether some of its chunks are of sessions, and others of notes.
+    has_sessions: bool
 
     @property
     def has_chunks(self) -> bool:
@@ -122,7 +125,20 @@ class MemoryIndex:
             has_embeddings=embedding is not None or 0 < pending < chunk_count,
             dims=_width(vec_sql, embedding, meta),
             pending=pending,
+            has_sessions=_has_sessions(conn, layout),
         )
+
+
+def _has_sessions(conn: Connection, layout: Layout) -> bool:
+    # One step of an index each, where there is idx_chunks_source.
+    query = (
+        f"select exists (select 1 from {layout.chunks} where source = '{SESSIONS}')"
+        f" and exists (select 1 from {layout.chunks} where source < '{SESSIONS}' or source > '{SESSIONS}')"
+    )
+    try:
+        return bool(conn.execute(query).fetchone()[0])
+    except sqlite3.Error:  # a column is missing
+        return False
 
 
 def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:

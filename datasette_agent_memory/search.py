@@ -311,7 +311,7 @@ def _search(
         failure = _embed_query(provider, q, index, asked)
         if failure:
             notices.append(failure)
-            sides = Sides(vector=False, text=index.has_fts)
+            sides = Sides(vector=False, text=index.has_fts, sessions=sides.sessions)
     embed_ms = asked.took_ms + _milliseconds_since(embedding_started)
     if q.strip() and not has_word(q):
         notices.append(Notice("no_words", "The query has no word in it, so nothing matches."))
