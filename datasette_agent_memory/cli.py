@@ -53,6 +53,14 @@ def agent_memory() -> None:
     help="A folder or .md file to index as well, now and in later runs.",
 )
 @click.option(
+    "--sessions",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of session transcripts (JSON lines of OpenClaw, Claude Code or Codex) to index as well, "
+    "now and in later runs: what was said, without secrets.",
+)
+@click.option(
     "--follow-links/--no-follow-links",
     default=None,
     help="Follow symbolic links that lead out of the folder.  [default: as the index was made, else no]",
@@ -94,6 +102,7 @@ def index(
     paths: tuple[Path, ...],
     database: Path,
     extra: tuple[Path, ...],
+    sessions: tuple[Path, ...],
     follow_links: bool | None,
     gitignore: bool | None,
     provider: str | None,
@@ -138,6 +147,7 @@ def index(
         root,
         paths=paths,
         extra=extra,
+        sessions=sessions,
         follow_links=follow_links,
         gitignore=gitignore,
         providers=chain.providers,

@@ -18,9 +18,12 @@ from .config import SearchOptions
 from .connections import Connection, sqlite3
 from .errors import AgentMemoryError
 from .fused_sql import FILTERS, all_of
+from .scan import is_within, session_prefixes
 from .schema import MemoryIndex, as_line, as_text, as_time
+from .scopes import SESSION_FOLDERS, paths_of
 from .search import NotAMemoryDatabase, fragment_of
-from .sources import NotASource, SourceFile, UnreadableFile, read_source
+from .sessions import is_transcript
+from .sources import SESSIONS, NotASource, SourceFile, UnreadableFile, read_source
 from .sql_functions import date_of_path
 
 #: A row that speaks of more lines is damaged, and would be laid out in memory.
@@ -149,13 +152,14 @@ def read_file(conn: Connection, path: str) -> IndexedFile:
     is_exact = known is not None and hash_of(content, lines) == hash
     if lines is not None:
         content = at_lines(content, lines)
-    on_disk, text_on_disk = _look_on_disk(index, path, hash)
-    if not is_exact and text_on_disk is not None:
+    source = as_text(known["source"]) if known else chunks[0].source
+    on_disk, text_on_disk = _look_on_disk(index, path, source, hash)
+    if not is_exact and lines is None and text_on_disk is not None:
         content, is_exact = text_on_disk, True
     size = known.get("size") if known else None
     return IndexedFile(
         path,
-        as_text(known["source"]) if known else chunks[0].source,
+        source,
         chunks,
         content,
         is_exact,
@@ -279,27 +283,40 @@ def index_of(conn: Connection) -> MemoryIndex:
     return index
 
 
-def _look_on_disk(index: MemoryIndex, path: str, hash: str | None) -> tuple[OnDisk, str | None]:
+def _look_on_disk(index: MemoryIndex, path: str, source: str, hash: str | None) -> tuple[OnDisk, str | None]:
     """What became of a file since it was indexed, and its text if that is the same.
 
-    No file outside the folder that was indexed is looked at, and none by a symbolic link. A
-    database that is served elsewhere than it was made has no such folder.
+    No file outside the folders that were indexed is looked at, and none by a symbolic link. A
+    database that is served elsewhere than it was made has no such folders.
     """
-    root = index.meta.get("root")
-    if hash is None or not isinstance(root, str) or not root:
+    place = _place_on_disk(index, path, source)
+    if hash is None or place is None:
         return "unknown", None
     try:
-        folder = Path(root).resolve()
-        file = folder.joinpath(*PurePosixPath(path).parts)
+        folder = place[0].resolve()
+        file = folder.joinpath(*PurePosixPath(place[1]).parts)
         if not folder.is_dir() or file.resolve() != file or not file.is_relative_to(folder):
             return "unknown", None
-        content = read_source(SourceFile(path, file))
+        content = read_source(SourceFile(path, file, source))
     except NotASource:
         return "changed" if file.exists() else "missing", None
     # ValueError: a NUL in the name; RuntimeError: links in a circle.
     except (UnreadableFile, OSError, ValueError, RuntimeError):
         return "unknown", None
     return ("same", content.text) if content.hash == hash else ("changed", None)
+
+
+def _place_on_disk(index: MemoryIndex, path: str, source: str) -> tuple[Path, str] | None:
+    """The folder that a file was indexed from, and its path there."""
+    if source != SESSIONS:
+        root = index.meta.get("root")
+        return (Path(root), path) if isinstance(root, str) and root else None
+    folders = map(Path, paths_of(index.meta, SESSION_FOLDERS))
+    # The first one's path is the beginning of those of the others.
+    for folder, prefix in reversed(list(session_prefixes(folders))):
+        if is_within(path, prefix) and is_transcript(PurePosixPath(path).name):
+            return folder, path.removeprefix(f"{prefix}/")
+    return None
 
 
 def _with_newlines(content: str) -> list[str]:

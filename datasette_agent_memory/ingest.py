@@ -59,6 +59,8 @@ class IndexSettings:
     root: Path
     paths: Sequence[Path] = ()
     extra: Sequence[Path] = ()
+    #: Folders of transcripts.
+    sessions: Sequence[Path] = ()
     #: Whether symbolic links out of the root are followed, and .gitignore is heeded; None is as
     #: the index was made.
     follow_links: bool | None = None
@@ -215,6 +217,7 @@ class _Run:
         self.scope = Scope.of_run(
             self.root,
             settings.extra,
+            settings.sessions,
             self.writer.meta,
             settings.follow_links,
             settings.gitignore,
@@ -224,7 +227,7 @@ class _Run:
     def run(self) -> IndexReport:
         self.scanned = found = self.scope.find(() if self.settings.force else self.writer.known)
         found.files, scopes = narrow(
-            found.files, self.settings.paths, self.settings.root, self.scope.extra, self.writer.known
+            found.files, self.settings.paths, self.settings.root, self.scope, self.writer.known
         )
         rebuild = self.settings.force or self.writer.needs_rebuild
         if rebuild and scopes != [""] and self.writer.known:
@@ -250,7 +253,7 @@ class _Run:
         elif self.is_rebuild:
             self._rebuild(found)
         else:
-            self.writer.prepare(self.scope.extra)
+            self.writer.prepare(self.scope.paths(), self._meta())
             self._go_through(found, rebuild, write=self.writer.write_file)
             for path in self._gone(found, scopes):
                 self.report.chunks_removed += self.writer.delete_file(path)
@@ -502,16 +505,20 @@ class _Run:
         return IndexIncomplete(f"{message}: {again}", error, self.writer.has_own_vectors())
 
     def _write_meta(self, is_rebuilt: bool = False, failure: str | None = None) -> None:
-        more: dict[str, Any] = {
+        self.writer.write_meta(self.scope.paths(), self._meta(failure), is_rebuilt)
+
+    def _meta(self, failure: str | None = None) -> dict[str, Any]:
+        """What `meta` is to say of this run and of what is indexed."""
+        meta: dict[str, Any] = {
             "passedOver": [vars(one) for one in self.report.passed_over],
             "refusedChunks": self.writer.count_refused(),
             **self.scope.as_meta(self.scanned),
         }
         if failure is not None:
-            more["failure"] = failure
+            meta["failure"] = failure
         if self.settings.asked is not None:
-            more["asked"] = dict(self.settings.asked)
-        self.writer.write_meta(self.scope.extra, more, is_rebuilt)
+            meta["asked"] = dict(self.settings.asked)
+        return meta
 
     def _write_vectors(self, embeddings: dict[str, Embedding]) -> None:
         self._check_width(embeddings)

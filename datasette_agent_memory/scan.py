@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .ignored import IgnoreRules
-from .sources import SourceError, SourceFile, reason_of, sha256
+from .sources import MEMORY, SESSIONS, SourceError, SourceFile, reason_of, sha256
 
 #: These hold other people's files, or none.
 _IGNORED_FOLDERS = {
@@ -80,14 +80,19 @@ class Found:
         return any(is_within(path, unseen) for unseen in self.unseen)
 
 
-def find_files(root: Path, extra: Iterable[Path] = (), options: ScanOptions | None = None) -> Found:
-    """The memory files of a workspace, and those of extra paths, each file once.
+def find_files(
+    root: Path,
+    extra: Iterable[Path] = (),
+    options: ScanOptions | None = None,
+    sessions: Iterable[Path] = (),
+) -> Found:
+    """The memory files of a workspace, those of extra paths, and transcripts, each file once.
 
     MEMORY.md, memory.md and memory/**/*.md; where there is neither MEMORY.md nor memory/,
     the root is a folder of notes and taken whole. Symbolic links are followed within the
     root. Raises SourceError where the root cannot be read.
     """
-    return _Scan(root, options or ScanOptions()).run(extra)
+    return _Scan(root, options or ScanOptions()).run(extra, sessions)
 
 
 def path_in_database(root: Path, path: Path) -> str | None:
@@ -118,6 +123,13 @@ def extra_prefixes(root: Path, extra: Iterable[Path]) -> Iterator[tuple[Path, st
             name = f"{name}-{sha256(str(folder))[:8]}"
             folders[name] = folder
         yield path, f"../{name}" if folder == path else f"../{name}/{path.name}"
+
+
+def session_prefixes(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Each folder of transcripts with its path in the database: `sessions` for the first, as the
+    peer has it."""
+    for number, folder in enumerate(folders):
+        yield folder, f"{SESSIONS}/{sha256(str(folder))[:8]}" if number else SESSIONS
 
 
 def refuse_empty_mounts(found: Found, root: Path, before: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -157,7 +169,7 @@ class _Scan:
         #: The folders in which a link may lead anywhere.
         self._inside = [str(root)]
 
-    def run(self, extra: Iterable[Path]) -> Found:
+    def run(self, extra: Iterable[Path], sessions: Iterable[Path]) -> Found:
         found, root = self._found, self._root
         try:
             names = set(os.listdir(root))
@@ -184,7 +196,24 @@ class _Scan:
             links, self._links = self._links, []
             for place, link in links:
                 self._follow(place, link)
+        for path, prefix in session_prefixes(sessions):
+            self._add_sessions(prefix, path)
         return found
+
+    def _add_sessions(self, prefix: str, folder: Path) -> None:
+        from .sessions import find_transcripts
+
+        if not folder.is_dir():
+            self._found.miss(prefix, "no such folder; what was indexed of it stays, until --force")
+            return
+        transcripts = find_transcripts(folder)
+        self._note_folder(prefix, folder, is_empty=not any(folder.iterdir()))
+        for one in transcripts.files:
+            self._add_file(f"{prefix}/{one.path}", one.file, source=SESSIONS)
+        for skipped in transcripts.skipped:
+            place = f"{prefix}/{skipped.path}" if skipped.path else prefix
+            note = self._found.miss if skipped.path in transcripts.unseen else self._found.leave_out
+            note(place, skipped.reason)
 
     def _add_extra(self, prefix: str, path: Path) -> None:
         if not os.path.lexists(path):
@@ -253,7 +282,7 @@ class _Scan:
             self._found.miss(prefix, reason_of(error))
             return []
 
-    def _add_file(self, path: str, file: Path, real: str | None = None) -> None:
+    def _add_file(self, path: str, file: Path, real: str | None = None, source: str = MEMORY) -> None:
         try:
             path.encode()
         except UnicodeEncodeError:
@@ -270,7 +299,7 @@ class _Scan:
         real = real or os.path.realpath(file)
         # An extra path may lie in the root, or in another one.
         if self._seen.setdefault(real, path) == path:
-            self._found.files.append(SourceFile(path, file))
+            self._found.files.append(SourceFile(path, file, source))
 
     def _follow(self, path: str, link: Path) -> None:
         """A symbolic link: to a file or folder that has no name of its own in the memory."""

@@ -16,8 +16,9 @@ from .scan import (
     is_within,
     path_in_database,
     refuse_empty_mounts,
+    session_prefixes,
 )
-from .sources import SourceError, SourceFile
+from .sources import MEMORY, SESSIONS, SourceError, SourceFile
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Scope:
 
     root: Path
     extra: Sequence[Path]
+    #: Folders of transcripts.
+    sessions: Sequence[Path]
     scan: ScanOptions
     #: The folders of the last run, with what told them from others.
     folders: Mapping[str, Any]
@@ -35,6 +38,7 @@ class Scope:
         cls,
         root: Path,
         extra: Sequence[Path],
+        sessions: Sequence[Path],
         meta: Mapping[str, Any],
         follow_links: bool | None,
         gitignore: bool | None,
@@ -48,7 +52,8 @@ class Scope:
         folders = before.get("folders") if is_same_root else None
         return cls(
             root,
-            list(dict.fromkeys([*map(Path, paths_of(before, "extraPaths")), *_named_paths(extra)])),
+            list(dict.fromkeys([*map(Path, paths_of(before, EXTRA)), *_named_paths(extra)])),
+            list(dict.fromkeys([*map(Path, paths_of(before, SESSION_FOLDERS)), *_named_folders(sessions)])),
             ScanOptions(
                 bool(before.get("followLinks")) if follow_links is None else follow_links,
                 bool(before.get("gitignore")) if gitignore is None else gitignore,
@@ -59,7 +64,7 @@ class Scope:
 
     def find(self, known: Collection[str]) -> Found:
         """The files that there are; `known` are the paths of the index. Raises SourceError."""
-        found = find_files(self.root, self.extra, self.scan)
+        found = find_files(self.root, self.extra, self.scan, self.sessions)
         if self.scan.whole is False and not found.files and known and not found.has_workspace:
             raise SourceError(
                 f"{self.root}: has neither MEMORY.md nor memory/ any more; its index is kept, until --force"
@@ -67,17 +72,26 @@ class Scope:
         refuse_empty_mounts(found, self.root, self.folders, known)
         return found
 
+    def paths(self) -> dict[str, list[str]]:
+        """The paths that `meta` remembers, by their names there."""
+        return {EXTRA: list(map(str, self.extra)), SESSION_FOLDERS: list(map(str, self.sessions))}
+
     def as_meta(self, found: Found) -> dict[str, Any]:
-        """What `meta` remembers of it, but for the paths."""
+        """What `meta` remembers of it, beside the paths."""
         folders = {path: list(identity) for path, identity in found.folders.items()}
         # One that is not mounted is still to be told from the empty folder in its place.
         folders |= {path: self.folders[path] for path in found.unseen if path in self.folders}
         return {
+            "sources": [MEMORY, SESSIONS] if self.sessions else [MEMORY],
             "followLinks": self.scan.follow_links,
             "gitignore": self.scan.gitignore,
             "wholeFolder": found.whole,
             "folders": folders,
         }
+
+
+#: The names in `meta` of the paths beside the root.
+EXTRA, SESSION_FOLDERS = "extraPaths", "sessionFolders"
 
 
 def check_root(database: Path, root: Path, meta: Mapping[str, Any], force: bool) -> None:
@@ -105,11 +119,19 @@ def _named_paths(named: Sequence[Path]) -> list[Path]:
     return resolved
 
 
+def _named_folders(named: Sequence[Path]) -> list[Path]:
+    resolved = [path.expanduser().resolve() for path in named]
+    for path in resolved:
+        if not path.is_dir():
+            raise SourceError(f"{path}: {'is a file, not a folder' if path.exists() else 'no such folder'}")
+    return resolved
+
+
 def narrow(
     files: Sequence[SourceFile],
     paths: Sequence[Path],
     root: Path,
-    extra: Sequence[Path],
+    scope: Scope,
     known: Collection[str],
 ) -> tuple[list[SourceFile], list[str]]:
     """The files that the PATHs name, and the paths in the database that the run speaks for.
@@ -119,14 +141,18 @@ def narrow(
     if not paths:
         return list(files), [""]
     there = [*(file.path for file in files), *known]
-    scopes = [_scope(path, root, extra, there) for path in paths]
+    scopes = [_scope(path, root, scope, there) for path in paths]
     return [file for file in files if any(is_within(file.path, scope) for scope in scopes)], scopes
 
 
-def _scope(path: Path, root: Path, extra: Sequence[Path], there: Sequence[str]) -> str:
+def _scope(path: Path, root: Path, whole: Scope, there: Sequence[str]) -> str:
     """The path in the database of one of the PATHs, from where we are or from the root."""
     folder_of_root = root.resolve()
-    folders = [(folder_of_root, ""), *extra_prefixes(folder_of_root, extra)]
+    folders = [
+        (folder_of_root, ""),
+        *extra_prefixes(folder_of_root, whole.extra),
+        *session_prefixes(whole.sessions),
+    ]
     places = (_without_links_above(path), _without_links_above(folder_of_root / path), path.resolve())
     inside = [
         f"{prefix}/{below}".strip("/") if prefix else below

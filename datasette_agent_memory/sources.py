@@ -66,6 +66,13 @@ def read_source(source: SourceFile) -> SourceText:
         raise NotASource(reason_of(error)) from error
     except (OSError, ValueError) as error:
         raise UnreadableFile(reason_of(error)) from error
+    if source.source == SESSIONS:
+        from .sessions import read_transcript
+
+        transcript = read_transcript(content)
+        return SourceText(
+            transcript.text, transcript.hash, _milliseconds(status), len(content), lines=transcript.lines
+        )
     try:
         decoded = decode(content)
     except NotText as error:
@@ -73,7 +80,7 @@ def read_source(source: SourceFile) -> SourceText:
     return SourceText(
         text=decoded.text,
         hash=sha256(decoded.text),
-        mtime_ms=status.st_mtime_ns // 1_000_000,
+        mtime_ms=_milliseconds(status),
         size=len(content),
         front_matter=front_matter(decoded.text),
         guessed=decoded.guessed,
@@ -91,6 +98,10 @@ def sha256(text: str) -> str:
 def reason_of(error: OSError | ValueError) -> str:
     """Why a file cannot be used, without its name."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+def _milliseconds(status: os.stat_result) -> int:
+    return status.st_mtime_ns // 1_000_000
 
 
 def _read(file: Path) -> tuple[bytes, os.stat_result]:

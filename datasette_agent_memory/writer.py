@@ -46,7 +46,7 @@ from .schema import (
     write_meta,
 )
 from .scopes import paths_of
-from .sources import MEMORY, SourceFile, SourceText, sha256
+from .sources import SourceFile, SourceText, sha256
 
 if TYPE_CHECKING:
     from .embeddings.base import Provider
@@ -196,7 +196,7 @@ class IndexWriter:
 
     # What is changed
 
-    def prepare(self, extra: Sequence[Path]) -> None:
+    def prepare(self, paths: Mapping[str, Sequence[str]], more: Mapping[str, Any]) -> None:
         """Make tables that are missing, and fill those that don't agree with `chunks`."""
         use_wal(self.conn)
         if self.has_index and self._tables_agree():
@@ -207,7 +207,8 @@ class IndexWriter:
             self._fill_fts()
             self._fill_vec()
             self._count_pending_again()
-            self.write_meta(extra)
+            # All of it, so that a run which goes on after a crash is the same one.
+            self.write_meta(paths, more)
 
     def prepare_cache(self) -> None:
         """Make the tables that are missing, so that embeddings can be cached ahead of a rebuild."""
@@ -337,21 +338,25 @@ class IndexWriter:
             return len(rows)
 
     def write_meta(
-        self, extra: Sequence[Path], more: Mapping[str, Any] = MappingProxyType({}), is_rebuilt: bool = False
+        self,
+        paths: Mapping[str, Sequence[str]],
+        more: Mapping[str, Any] = MappingProxyType({}),
+        is_rebuilt: bool = False,
     ) -> None:
-        """Say how the index was made and what is in it, unless it says so."""
-        paths = [str(path) for path in extra]
+        """Say how the index was made and what is in it, unless it says so.
+
+        `paths` are those that it is made of, beside its root, by their names in `meta`.
+        """
         now = read_meta(self.conn)
         if not is_rebuilt:
             # Those that another run has added meanwhile stay.
-            paths = list(dict.fromkeys([*paths_of(now, "extraPaths"), *paths]))
+            paths = {name: list(dict.fromkeys([*paths_of(now, name), *paths[name]])) for name in paths}
         meta = {
             **self._identity,
-            "sources": [MEMORY],
             "vectorDims": self.dims,
             "generator": PLUGIN_NAME,
             "root": self._root,
-            "extraPaths": paths,
+            **paths,
             "chunks": self._count("chunks"),
             **more,
         }

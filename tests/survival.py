@@ -11,11 +11,16 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 from datasette_agent_memory.doctor import diagnose
 
@@ -128,16 +133,17 @@ class Memory:
                 case 3:
                     file.unlink()
                 case 4:
-                    file.rename(file.with_name(f"renamed-{self._chance.randrange(1000)}.md"))
+                    renamed = f"memory/renamed-{self._chance.randrange(1000)}.md"
+                    self.versions.setdefault(renamed, set()).add(text)
+                    file.rename(self.root / renamed)
                 case 5:
                     self._write(path, f"---\ntitle: {self._words(3)}\n---\n{text}")
         self._write(f"memory/new-{self._chance.randrange(1000)}.md", self._text())
-        for path in self.paths():
-            self.versions.setdefault(path, set()).add((self.root / path).read_text("utf-8"))
 
     def _write(self, path: str, text: str) -> None:
-        (self.root / path).write_text(text, "utf-8")
+        # Before anybody can read it.
         self.versions.setdefault(path, set()).add(text)
+        (self.root / path).write_text(text, "utf-8")
 
     def _text(self) -> str:
         lines = [self._words(self._chance.randrange(1, 30)) for _ in range(self._chance.randrange(1, 120))]
@@ -184,6 +190,47 @@ def beside(database: Path) -> set[str]:
     }
 
 
+class Readers:
+    """Threads that read files of an index by the API of a serving Datasette, and search it."""
+
+    def __init__(self, url: str, memory: Memory, threads: int = 2) -> None:
+        self._url = url
+        self._memory = memory
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._read, args=(seed,)) for seed in range(threads)]
+        self.answers = 0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _read(self, seed: int) -> None:
+        chance = random.Random(seed)
+        while not self._stop.is_set():
+            path = chance.choice(sorted(self._memory.versions))
+            for query in ("/file.json?" + urlencode({"path": path}), ".json?q=heron", "/status.json"):
+                try:
+                    with urlopen(self._url + query, timeout=60) as response:
+                        answer = json.load(response)
+                except HTTPError as error:
+                    # A file that is not there, or not any more.
+                    if error.code != 404 or not query.startswith("/file"):
+                        self.failures.append(f"{query}: {error.code} {error.read()[:300]!r}")
+                except OSError as error:
+                    self.failures.append(f"{query}: {error}")
+                else:
+                    if query.startswith("/file") and answer["text"] not in self._memory.versions[path]:
+                        self.failures.append(f"{path}: a text that it never had")
+                self.answers += 1
+
+
 class Survival:
     """Runs of the indexer that are killed, on one database."""
 
@@ -197,7 +244,7 @@ class Survival:
 
     def kill(self, worker: Worker, *options: str, command: str = "index") -> None:
         """Kill one run at a random moment, look at what is left, and let the next run complete."""
-        arguments = self._arguments(command, options)
+        arguments = self.arguments(command, options)
         was_there = self.database.exists()
         longest = self.seconds.setdefault(options, 0.5)
         code = worker.run(*arguments, kill_after_s=self.chance.uniform(0, longest))
@@ -214,15 +261,26 @@ class Survival:
 
     def complete(self, worker: Worker) -> None:
         """The index is whole and up to date, and a further run changes nothing."""
-        assert worker.run(*self._arguments("index", ())) == 0
+        assert worker.run(*self.arguments("index", ())) == 0
         self.memory.settle()
         check(self.database, self.memory.versions)
         before = rows(self.database)
-        assert worker.run(*self._arguments("index", ())) == 0
+        assert worker.run(*self.arguments("index", ())) == 0
         assert rows(self.database) == before
         assert beside(self.database) == set()
 
-    def _arguments(self, command: str, options: Sequence[str]) -> list[str]:
+    def run_both(self, workers: tuple[Worker, Worker], options: Sequence[str]) -> list[int]:
+        """The exit codes of two runs at once, the first with options. One may be told that the other
+        is at work."""
+        arguments = self.arguments("index", ())
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(workers[0].run, *arguments, *options)
+            second = pool.submit(workers[1].run, *arguments)
+            codes = [first.result(), second.result()]
+        assert set(codes) <= {0, 1}, codes
+        return codes
+
+    def arguments(self, command: str, options: Sequence[str]) -> list[str]:
         if command == "index" and not self.database.exists():
             return ["index", str(self.memory.root), "-d", str(self.database), *options]
         return [command, "-d", str(self.database), *options]

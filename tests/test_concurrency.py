@@ -5,6 +5,8 @@ import sys
 import threading
 
 import pytest
+from serving import Server
+from survival import Readers, Survival, Worker, check
 
 from datasette_agent_memory import connections, ingest
 from datasette_agent_memory.connections import DatabaseError, open_readonly, open_writable
@@ -76,6 +78,24 @@ def test_a_full_disk_is_one_line_and_keeps_the_index(workspace, tmp_path, run_li
         assert agreement() >= len(before)
     assert set(before) & set(rows("select id from chunks")), "some are not changed yet"
     assert run_limited(1 << 30, *arguments)[0] == 0 and agreement() > len(before)
+
+
+def test_readers_of_a_server_never_fail(tmp_path):
+    """While two indexers, and rebuilds, are at work on the database that it serves."""
+    survival = Survival(tmp_path, seed=3, files=8)
+    arguments = ["index", str(survival.memory.root), "-d", str(survival.database)]
+    with Worker() as one, Worker() as other:
+        assert one.run(*arguments, "--provider", "embedded") == 0
+        server = Server(["serve", survival.database])
+        with Readers(f"{server.url}/memory/-/agent-memory", survival.memory) as readers:
+            for more in ((), ("--force",), ("--chunk-tokens", "100")):
+                survival.memory.change()
+                assert 0 in survival.run_both((one, other), more)
+        assert one.run(*arguments) == 0
+        survival.memory.settle()
+        check(survival.database, survival.memory.versions)
+        server.close()
+    assert readers.failures == [] and readers.answers > 20
 
 
 @pytest.fixture

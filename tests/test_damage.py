@@ -223,10 +223,10 @@ def test_extra_paths_of_two_runs_at_once_are_both_kept(workspace, tmp_path, inde
         (tmp_path / name / "x.md").write_text(name)
     prepare = writer.IndexWriter.prepare
 
-    def prepare_after_another(self, extra):
+    def prepare_after_another(self, *args):
         monkeypatch.setattr(writer.IndexWriter, "prepare", prepare)
         index(root, extra=[tmp_path / "two"])
-        prepare(self, extra)
+        prepare(self, *args)
 
     monkeypatch.setattr(writer.IndexWriter, "prepare", prepare_after_another)
     index(root, extra=[tmp_path / "one"])
