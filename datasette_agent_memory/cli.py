@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -32,6 +34,10 @@ from .options import (
     search_options,
 )
 from .terminal import echo, echo_json, plain, print_answer, print_explanation, print_notices, printable
+
+if TYPE_CHECKING:
+    from .ingest import IndexSettings
+    from .report import IndexReport
 
 DEMO_PORT = 8001
 
@@ -95,6 +101,13 @@ def agent_memory() -> None:
 )
 @click.option("--force", is_flag=True, help="Make the whole index again.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option(
+    "--watch",
+    "watches",
+    is_flag=True,
+    help="Go on and index what changes, until Ctrl-C. With --json, each run that changes something is a "
+    "line.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @one_line_errors
 def index(
@@ -114,22 +127,27 @@ def index(
     max_cached: int | None,
     force: bool,
     dry_run: bool,
+    watches: bool,
     as_json: bool,
 ) -> None:
     """Bring an index up to date with the memory in a folder.
 
-    Example:
+    Examples:
 
     \b
         datasette agent-memory index ~/agent -d memory.db
         datasette agent-memory index -d memory.db
+        datasette agent-memory index -d memory.db --watch
 
     ROOT is an agent's workspace: MEMORY.md, memory.md and memory/**/*.md are indexed. A
     folder with neither MEMORY.md nor memory/ is taken whole. It is remembered: without it
     an index is brought up to date with the folder that it was made of. PATHs inside it narrow
     the run to these files and folders. Only what changed is written again.
     """
-    from .embeddings import NO_PROVIDER
+    if watches and (paths or dry_run):
+        narrowing = "PATHs" if paths else "--dry-run"
+        raise click.UsageError(f"--watch keeps a whole index fresh: run without {narrowing}")
+    from .embeddings.base import EmbeddingError
     from .ingest import IndexSettings, chunk_size, remembered_root, update_index
     from .progress import IndexProgress
 
@@ -162,30 +180,100 @@ def index(
     )
     for passed_over in chain.passed_over:
         echo(f"{passed_over.provider} is passed over: {passed_over.reason}", err=True)
-    with IndexProgress(as_json, dry_run) as progress, _interruptible() as stop:
-        report = update_index(database, settings, progress, stop)
+    if not watches:
+        with IndexProgress(as_json, dry_run) as progress, _interruptible(signal.SIGINT) as stop:
+            report = update_index(database, settings, progress, stop)
+        _print_report(report, root, database, bool(cache_from), as_json)
+        return
+    with _interruptible(signal.SIGINT, signal.SIGTERM) as stop:
+        first: IndexReport | None = None
+        try:
+            with IndexProgress(as_json, dry_run) as progress:
+                first = update_index(database, settings, progress, stop)
+            _print_report(first, root, database, bool(cache_from), as_json, is_line=True)
+        except EmbeddingError as error:
+            # Its text is indexed; the rest is for the watcher, unless that is not wanted any more.
+            if not stop.is_set():
+                echo(str(error), err=True)
+        _watch(database, settings, first, as_json, stop)
+
+
+def _print_report(
+    report: IndexReport,
+    root: Path,
+    database: Path,
+    has_other_cache: bool,
+    as_json: bool,
+    is_line: bool = False,
+) -> None:
+    from .embeddings import NO_PROVIDER
+
     if as_json:
-        echo_json(report.as_json())
+        echo_json(report.as_json(), is_line)
         return
     for skipped in report.skipped:
         echo(f"Skipped {skipped.path}: {skipped.reason}", err=True)
     for guessed in report.guessed:
         echo(f"Read {guessed.path} as {guessed.encoding}, a guess, since it is not UTF-8", err=True)
-    if cache_from:
+    if has_other_cache:
         maker = "this model at this address" if report.dims else "this model"
         echo(f"Took over {report.embeddings_taken_over or 'no'} embeddings of {maker}", err=True)
     for refused in report.refused:
         place = f"{refused.text.path}:{refused.text.start_line}-{refused.text.end_line}"
         echo(f"No vector for {place}, which keywords still find: {refused.reason}", err=True)
     echo(
-        f"{'Would index' if dry_run else 'Indexed'} {root}: {report.files_added} files added, "
+        f"{'Would index' if report.dry_run else 'Indexed'} {root}: {report.files_added} files added, "
         f"{report.files_updated} updated, {report.files_unchanged} unchanged, "
         f"{report.files_removed} removed; {report.chunks_total} chunks"
         + ("; the whole index is made again" if report.is_rebuilt else "")
     )
-    if not dry_run:
+    if not report.dry_run:
         vectors = f"{report.provider} {report.model}" if report.provider != NO_PROVIDER else "keywords only"
         echo(f"{database}: {vectors}, {report.took_s:.1f} s. To look at it: datasette {database}")
+
+
+def _watch(
+    database: Path,
+    first: IndexSettings,
+    report: IndexReport | None,
+    as_json: bool,
+    stop: threading.Event,
+) -> None:
+    """Keep an index fresh that has just been made, until `stop` is set."""
+    from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
+    from .watching import Watcher, WatchState, settings_as_made
+
+    told = set(report.skipped if report else ())
+
+    def settings() -> IndexSettings:
+        if not database.exists():  # somebody has removed it
+            return replace(first, force=False)
+        # As it was made, by us or, since, by another run.
+        made = settings_as_made(database, PROVIDERS_OF_ENVIRONMENT)
+        return replace(made, cache_from=first.cache_from, max_cached=first.max_cached)
+
+    def tell_run(report: IndexReport) -> None:
+        skipped = [one for one in report.skipped if one not in told]
+        told.clear()
+        told.update(report.skipped)
+        if not (report.has_changes or skipped):
+            return
+        if as_json:
+            echo_json(report.as_json(), is_line=True)
+            return
+        for one in skipped:
+            echo(f"Skipped {one.path}: {one.reason}", err=True)
+        if report.has_changes:
+            echo(
+                f"{datetime.now():%H:%M:%S} {report.files_added} files added, {report.files_updated} "
+                f"updated, {report.files_removed} removed; {report.chunks_total} chunks, "
+                f"{report.took_s:.1f} s"
+            )
+
+    def tell_state(state: WatchState) -> None:
+        echo(f"{state.state.capitalize()}: {state.detail or 'all is well, until Ctrl-C'}", err=True)
+
+    Watcher(database, settings, tell_run, tell_state, stop).run()
 
 
 @agent_memory.command()
@@ -295,7 +383,7 @@ def status(database: Path, as_json: bool) -> None:
         datasette agent-memory status -d memory.db
     """
     from .connections import open_readonly
-    from .status import read_status
+    from .status import read_status, watching_in_words
 
     with open_readonly(database) as conn:
         report = read_status(conn)
@@ -303,10 +391,12 @@ def status(database: Path, as_json: bool) -> None:
         echo_json(report)
         return
     for name, value in report.items():
-        if name not in ("ok", "notices", "sources", "passed_over", "chain"):
+        if name not in ("ok", "notices", "sources", "passed_over", "chain", "watch"):
             echo(f"{name.replace('_', ' '):18} {plain(value)}")
     for source in report["sources"]:
         echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")
+    if watching := watching_in_words(report["watch"]):
+        echo(f"kept fresh: {watching}")
     for notice in report["notices"]:
         click.secho(printable(notice["message"]), fg="yellow")
 
@@ -457,8 +547,8 @@ def demo(port: int | None, no_browser: bool) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; a second one interrupts at once."""
+def _interruptible(*numbers: signal.Signals) -> Iterator[threading.Event]:
+    """An event that the first of these signals sets; a second one interrupts at once."""
     stop = threading.Event()
 
     def interrupt(number: int, frame: Any) -> None:
@@ -466,11 +556,12 @@ def _interruptible() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _free_port(wished: int) -> int:

@@ -369,22 +369,36 @@ PROVIDER_SETTINGS = {
     **dict.fromkeys(("openai", "gemini", "voyage", "mistral"), ("api_key", "base_url")),
 }
 _EMBEDDING_SETTINGS = ("providers", "embedding_timeout", "anonymous_embeddings_per_minute")
+_WATCH = Parameter("watch", bool, False, "", "")
 
 
 def configured_options(datasette: Any, database: str) -> dict[str, Any]:
     """The search parameters configured for a database, laid over those for all; raises ParameterError."""
-    everywhere = datasette.plugin_config(PLUGIN_NAME) or {}
-    # Without `fallback`, 1.0a's answer for a database is its own block alone, as 0.65's is.
-    here = datasette.plugin_config(PLUGIN_NAME, database=database, fallback=False) or {}
+    everywhere, here = _blocks(datasette, database)
     for name in here:
         if name in _EMBEDDING_SETTINGS:
             raise ParameterError(f"{name} is for all databases, not for one")
     configured = {name: value for name, value in everywhere.items() if name not in _EMBEDDING_SETTINGS} | here
+    configured.pop(_WATCH.name, None)
     for name in configured:
         if name not in PARAMETERS:
-            known = ", ".join([*PARAMETERS, *_EMBEDDING_SETTINGS])
+            known = ", ".join([*PARAMETERS, *_EMBEDDING_SETTINGS, _WATCH.name])
             raise ParameterError(f"there is no setting {name!r}; those there are: {known}")
     return configured
+
+
+def is_to_be_watched(datasette: Any, database: str) -> bool:
+    """Whether the server is to keep a database's index fresh; raises ParameterError."""
+    everywhere, here = _blocks(datasette, database)
+    watch = here.get(_WATCH.name, everywhere.get(_WATCH.name))
+    return False if watch is None else bool(_WATCH.parse(watch))
+
+
+def _blocks(datasette: Any, database: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is configured for all databases, and for this one."""
+    everywhere = datasette.plugin_config(PLUGIN_NAME) or {}
+    # Without `fallback`, 1.0a's answer for a database is its own block alone, as 0.65's is.
+    return everywhere, datasette.plugin_config(PLUGIN_NAME, database=database, fallback=False) or {}
 
 
 def embedding_settings(datasette: Any) -> EmbeddingSettings:

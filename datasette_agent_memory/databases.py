@@ -12,7 +12,14 @@ from weakref import WeakSet
 import click
 from datasette.utils.asgi import Forbidden
 
-from .config import PLUGIN_NAME, ParameterError, configured_options, embedding_settings, resolve_options
+from .config import (
+    PLUGIN_NAME,
+    ParameterError,
+    configured_options,
+    embedding_settings,
+    is_to_be_watched,
+    resolve_options,
+)
 from .connections import sqlite3
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.server import providers_of
@@ -20,6 +27,7 @@ from .known import known_memory, look_at
 from .ready_queries import ReadyQuery, drop_queries, queries_of, store_queries
 from .schema import MemoryIndex
 from .tables import configure_tables
+from .watchers import watch
 from .web import ensure_readable, memory_path
 
 
@@ -29,6 +37,7 @@ async def start(datasette: Any) -> None:
         embedding_settings(datasette)
         for database in attached(datasette):
             resolve_options({}, configured_options(datasette, database.name))
+            is_to_be_watched(datasette, database.name)
     except ParameterError as error:
         raise click.ClickException(f"{PLUGIN_NAME}: {error}") from error
     found = await indexes(attached(datasette))
@@ -50,8 +59,11 @@ _FURNISHED: WeakSet[Any] = WeakSet()
 
 
 async def furnish(datasette: Any, database: Any, index: MemoryIndex) -> list[ReadyQuery]:
-    """Give Datasette's own pages of a memory what they lack; the queries among it."""
+    """Give Datasette's own pages of a memory what they lack, the queries among it, and a memory that is
+    to be kept fresh its watcher."""
     _FURNISHED.add(database)
+    if is_to_be_watched(datasette, database.name):
+        watch(datasette, database, index)
     if known := known_memory(datasette, database.name):
         await configure_tables(datasette, database, known)
     queries = await queries_of(datasette, database, index)

@@ -1,22 +1,45 @@
-"""One run at a time embeds for an index: two would pay twice for the same texts."""
+"""One process at a time embeds for an index, since two would pay twice for the same texts, and one
+keeps it fresh."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 
+def embedding_turn(database: Path) -> AbstractContextManager[bool]:
+    """Whether it is this run's turn to embed."""
+    return _turn(_lock_file(database, "embedding"))
+
+
+def watching_turn(database: Path) -> AbstractContextManager[bool]:
+    """Whether it is this watcher's turn to keep an index fresh."""
+    return _turn(_lock_file(database, "watching"))
+
+
+def is_watched(database: Path) -> bool:
+    """Whether another process, or thread, keeps an index fresh, as far as its lock tells."""
+    if not _lock_file(database, "watching").exists():
+        return False
+    with watching_turn(database) as is_ours:
+        return not is_ours
+
+
+def _lock_file(database: Path, what: str) -> Path:
+    return Path(f"{database.resolve()}-{what}")
+
+
 @contextmanager
-def embedding_turn(database: Path) -> Iterator[bool]:
-    """Whether it is this run's turn: not while another process, or thread, has it.
+def _turn(file: Path) -> Iterator[bool]:
+    """Whether it is one's turn: not while another process, or thread, has it.
 
     The turn of a process that dies is over. Where no lock can be had, as on some network
     file systems, everybody has a turn.
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(f"{database.resolve()}-embedding", thread_local=False, is_singleton=False)
+    lock = FileLock(str(file), thread_local=False, is_singleton=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -30,5 +53,5 @@ def embedding_turn(database: Path) -> Iterator[bool]:
     finally:
         # While it is held, so that it is not another's by then.
         with suppress(OSError):
-            Path(lock.lock_file).unlink()
+            file.unlink()
         lock.release()

@@ -49,6 +49,12 @@ class IndexReport:
     passed_over: Sequence[PassedOver] = ()
     took_s: float = 0.0
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether the run has changed the index."""
+        files = self.files_added or self.files_updated or self.files_removed
+        return bool(files or self.embeddings_computed or self.is_rebuilt)
+
     def as_json(self) -> dict[str, Any]:
         report: dict[str, Any] = {
             "ok": True,

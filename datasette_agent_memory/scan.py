@@ -13,7 +13,7 @@ from .ignored import IgnoreRules
 from .sources import MEMORY, SESSIONS, SourceError, SourceFile, reason_of, sha256
 
 #: These hold other people's files, or none.
-_IGNORED_FOLDERS = {
+IGNORED_FOLDERS = {
     ".git",
     ".hg",
     ".svn",
@@ -62,6 +62,8 @@ class Found:
     #: Whether the root has MEMORY.md or memory/, and whether it was taken whole.
     has_workspace: bool = False
     whole: bool = False
+    #: The real folders that were looked into, at any depth.
+    listed: list[str] = field(default_factory=list)
     #: The folders that were looked through, by their paths in the database.
     folders: dict[str, Identity] = field(default_factory=dict)
     #: Those of them that have nothing in them.
@@ -249,12 +251,13 @@ class _Scan:
                 is_top = False
             if any(entry.name == _VIRTUAL_ENVIRONMENT for entry in entries):
                 continue
+            self._found.listed.append(real)
             rules = self._rules.of_folder(folder) if self._rules else None
             below = []
             for entry in entries:
                 path = f"{prefix}/{entry.name}" if prefix else entry.name
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if is_folder and entry.name in _IGNORED_FOLDERS:
+                if is_folder and entry.name in IGNORED_FOLDERS:
                     continue
                 if rules and rules.ignores(entry.name, is_folder):
                     continue

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .connections import Connection, snapshot, sqlite3
+from .dates import moment_in_words
 from .embeddings import NO_PROVIDER
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
 from .notices import Notice, provider_of, usable_sides
 from .schema import MemoryIndex, as_text, as_time
 from .search import NotAMemoryDatabase
+from .watching import watch_of_others
 
 
-def read_status(conn: Connection, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> dict[str, Any]:
-    """Counts, model and notices of a database's index; raises NotAMemoryDatabase."""
+def read_status(
+    conn: Connection,
+    providers: Providers = PROVIDERS_OF_ENVIRONMENT,
+    watch: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Counts, model and notices of a database's index, and what keeps it fresh, of this process or, as
+    far as can be known, of another one; raises NotAMemoryDatabase."""
     with snapshot(conn):
-        return _read_status(conn, providers)
+        status = _read_status(conn, providers)
+    file = conn.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
+    if watch is None and file:
+        watch = watch_of_others(Path(file))
+    return {**status, "watch": watch}
 
 
 def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
@@ -115,3 +127,34 @@ def _count(conn: Connection, table: str) -> int | None:
     except sqlite3.Error:  # a table that this database has not got
         return None
     return count
+
+
+#: What a watcher does, in words; why, and of what run, comes behind.
+_WATCH_WORDS = {
+    "starting": "It is about to be brought up to date",
+    "watching": "Changes of its files are indexed as they happen",
+    "looking": "Its files are looked at every now and then",
+    "indexing": "Its files are being indexed",
+    "waiting": "Nothing is indexed for now",
+    "failed": "The last run failed, and is tried again",
+    "off": "It is not kept fresh, although it is configured so",
+}
+
+
+def watching_in_words(watch: Mapping[str, Any] | None) -> str | None:
+    """What keeps an index fresh, in a sentence or two; None where nothing does."""
+    if watch is None:
+        return None
+    words = _WATCH_WORDS[watch["state"]]
+    if watch["detail"]:
+        words += f": {watch['detail']}"
+    if watch["since"]:
+        words += f" (since {moment_in_words(watch['since'])})"
+    last = watch["last_run"]
+    if last:
+        words += (
+            f". The last run, at {moment_in_words(last['at'])}, added {last['added']} files, updated "
+            f"{last['updated']}, removed {last['removed']} and skipped {last['skipped']}, in "
+            f"{last['took_s']:.1f} s"
+        )
+    return words + "."

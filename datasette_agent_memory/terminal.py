@@ -27,9 +27,9 @@ def echo(text: str, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def echo_json(value: Any) -> None:
+def echo_json(value: Any, is_line: bool = False) -> None:
     """Print JSON, on a terminal in ASCII, since JSON itself escapes only some control characters."""
-    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), indent=2))
+    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), indent=None if is_line else 2))
 
 
 def _steers(character: str) -> bool:

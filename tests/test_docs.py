@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from datasette.cli import cli
@@ -15,6 +16,7 @@ from datasette_agent_memory.connections import open_readonly, prepare, sqlite3
 from datasette_agent_memory.embeddings.chain import AUTO_CHAIN, PROVIDERS
 from datasette_agent_memory.embeddings.embedded import EmbeddedProvider
 from datasette_agent_memory.search import search
+from datasette_agent_memory.watching import LONGEST_BURST_S, LOOK_S, QUIET_S, REGULAR_S, State
 
 ROOT = Path(__file__).parent.parent
 SQL_EXAMPLES = re.findall(
@@ -129,3 +131,10 @@ def test_every_provider_and_setting_is_documented():
     assert [name for name in AUTO_CHAIN if f"{name}" not in text] == []
     for name in (*PROVIDER_SETTINGS, "embedding_timeout", "anonymous_embeddings_per_minute"):
         assert f"`{name}`" in text
+
+
+def test_every_state_of_a_watcher_is_documented():
+    text = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
+    assert [state for state in get_args(State) if f"| `{state}` |" not in text] == []
+    assert f"{QUIET_S} seconds more" in text and f"every {LOOK_S:.0f} seconds" in text
+    assert f"Every {REGULAR_S / 60:.0f} minutes" in text and f"gone on for {LONGEST_BURST_S:.0f}" in text

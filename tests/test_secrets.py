@@ -1,11 +1,16 @@
 """Keys from datasette-secrets."""
 
+import asyncio
+import time
+
 import pytest
 from conftest import KEY
 from test_batches import notes
 from test_queries import answer_of, codes
 
+from datasette_agent_memory.config import PLUGIN_NAME
 from datasette_agent_memory.embeddings import server as providers_of_server
+from datasette_agent_memory.watchers import stop_watchers
 
 pytest.importorskip("datasette_secrets")
 pytestmark = pytest.mark.asyncio
@@ -71,3 +76,19 @@ async def test_a_key_of_the_environment_for_secrets_alone(served, server, monkey
     monkeypatch.setenv("DATASETTE_SECRETS_OPENAI_API_KEY", "sk-environment")
     await answer_of(served)
     assert server.requests[-1].headers["authorization"] == "Bearer sk-environment"
+
+
+async def test_a_watcher_embeds_with_a_key_from_the_secrets(served, server, workspace, monkeypatch):
+    monkeypatch.setattr(providers_of_server, "_NO_SECRET_S", 0.0)
+    served.config["plugins"][PLUGIN_NAME] = {"watch": True}
+    try:
+        await served.invoke_startup()
+        await set_secret(served, KEY)
+        workspace({"memory/new.md": "An otter swims."})
+        deadline = time.monotonic() + 60
+        while not server.requests:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+    finally:
+        stop_watchers()
+    assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
