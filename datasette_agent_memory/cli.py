@@ -99,7 +99,11 @@ def agent_memory() -> None:
     type=click.IntRange(0),
     help="Keep at most this many embeddings in the cache, the newest.  [default: all]",
 )
-@click.option("--force", is_flag=True, help="Make the whole index again.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Make the whole index again; with ROOT, of that and the paths named now alone.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option(
     "--watch",
@@ -152,6 +156,7 @@ def index(
     from .progress import IndexProgress
 
     meta = index_meta(database)
+    keeps_paths = root is None
     if root is None:
         root = remembered_root(meta)
     if root is None:
@@ -176,6 +181,7 @@ def index(
         chunk_tokens=tokens,
         chunk_overlap=overlap,
         force=force,
+        keeps_paths=keeps_paths,
         dry_run=dry_run,
     )
     for passed_over in chain.passed_over:

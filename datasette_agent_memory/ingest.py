@@ -41,6 +41,7 @@ from .sources import (
     SourceFile,
     SourceText,
     UnreadableFile,
+    milliseconds,
     read_source,
     sha256,
 )
@@ -77,8 +78,16 @@ class IndexSettings:
     max_cached: int | None = None
     chunk_tokens: int = DEFAULT_TOKENS
     chunk_overlap: int = DEFAULT_OVERLAP
+    #: Make the whole index again.
     force: bool = False
+    #: Whether that is to be of the same paths as before, and not only of those that are named.
+    keeps_paths: bool = False
     dry_run: bool = False
+
+    @property
+    def is_afresh(self) -> bool:
+        """Whether what earlier runs were told is forgotten."""
+        return self.force and not self.keeps_paths
 
 
 def remembered_root(meta: Mapping[str, Any]) -> Path | None:
@@ -221,11 +230,11 @@ class _Run:
             self.writer.meta,
             settings.follow_links,
             settings.gitignore,
-            settings.force,
+            settings.is_afresh,
         )
 
     def run(self) -> IndexReport:
-        self.scanned = found = self.scope.find(() if self.settings.force else self.writer.known)
+        self.scanned = found = self.scope.find(() if self.settings.is_afresh else self.writer.known)
         found.files, scopes = narrow(
             found.files, self.settings.paths, self.settings.root, self.scope, self.writer.known
         )
@@ -340,6 +349,9 @@ class _Run:
         batch: list[ChunkedFile] = []
         chunks = 0
         for done, file in enumerate(found.files, 1):
+            if not rebuild and self._is_old_transcript(file):
+                self.report.files_unchanged += 1
+                continue
             try:
                 content = read_source(file)
             except NotASource as error:
@@ -360,6 +372,20 @@ class _Run:
                 self.listener.files(done, len(found.files))
         yield batch
         self.listener.files(len(found.files), len(found.files))
+
+    def _is_old_transcript(self, file: SourceFile) -> bool:
+        """Whether a transcript has the size and time that it had when it was indexed.
+
+        There are gigabytes of them, to which programs only add; of notes the text decides.
+        """
+        before = self.writer.transcripts.get(file.path)
+        if before is None or self.writer.has_lost_chunks or not self.writer.known[file.path]:
+            return False
+        try:
+            status = file.file.stat()
+        except OSError:
+            return False
+        return before == (status.st_size, milliseconds(status))
 
     def _is_current(self, path: str, content: SourceText) -> bool:
         if self.writer.known.get(path) != content.hash:

@@ -29,6 +29,8 @@ IGNORED_FOLDERS = {
 #: A virtual environment of any name has this file.
 _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 
+_STAYS = "what was indexed of it stays, until ROOT is given with --force"
+
 #: Which directory it was, to tell a folder from the empty mount point in its place.
 Identity = tuple[int, int]
 
@@ -148,7 +150,7 @@ def refuse_empty_mounts(found: Found, root: Path, before: Mapping[str, Any], kno
             continue
         reason = (
             f"is empty, and is not the folder that was indexed, perhaps since it is not mounted; its {lost} "
-            "files stay in the index, until --force"
+            "files stay in the index, until ROOT is given with --force"
         )
         if not path:
             raise SourceError(f"{root}: {reason}")
@@ -206,9 +208,10 @@ class _Scan:
         from .sessions import find_transcripts
 
         if not folder.is_dir():
-            self._found.miss(prefix, "no such folder; what was indexed of it stays, until --force")
+            self._found.miss(prefix, f"no such folder; {_STAYS}")
             return
         transcripts = find_transcripts(folder)
+        self._found.listed += transcripts.listed
         self._note_folder(prefix, folder, is_empty=not any(folder.iterdir()))
         for one in transcripts.files:
             self._add_file(f"{prefix}/{one.path}", one.file, source=SESSIONS)
@@ -219,7 +222,10 @@ class _Scan:
 
     def _add_extra(self, prefix: str, path: Path) -> None:
         if not os.path.lexists(path):
-            self._found.miss(prefix, "no such file or folder; what was indexed of it stays, until --force")
+            self._found.miss(
+                prefix,
+                f"no such file or folder; {_STAYS}",
+            )
         elif path.is_dir() or path.name.endswith(".md"):
             self._inside.append(str(path if path.is_dir() else path.parent))
             self._add(prefix, path, path.is_dir())

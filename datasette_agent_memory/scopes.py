@@ -42,11 +42,11 @@ class Scope:
         meta: Mapping[str, Any],
         follow_links: bool | None,
         gitignore: bool | None,
-        force: bool,
+        is_afresh: bool,
     ) -> Scope:
-        """What is named now, and what earlier runs were told, unless --force starts afresh; raises
+        """What is named now, and what earlier runs were told, unless this one starts afresh; raises
         SourceError."""
-        before = {} if force else meta
+        before = {} if is_afresh else meta
         is_same_root = before.get("root") == str(root)
         whole = before.get("wholeFolder") if is_same_root else None
         folders = before.get("folders") if is_same_root else None
@@ -67,7 +67,8 @@ class Scope:
         found = find_files(self.root, self.extra, self.scan, self.sessions)
         if self.scan.whole is False and not found.files and known and not found.has_workspace:
             raise SourceError(
-                f"{self.root}: has neither MEMORY.md nor memory/ any more; its index is kept, until --force"
+                f"{self.root}: has neither MEMORY.md nor memory/ any more; its index is kept, until ROOT is "
+                "given with --force"
             )
         refuse_empty_mounts(found, self.root, self.folders, known)
         return found

@@ -94,6 +94,7 @@ def find_transcripts(folder: Path) -> Found:
         except OSError as error:
             found.miss(prefix, reason_of(error))
             continue
+        found.listed.append(str(below))
         for entry in names:
             path = f"{prefix}/{entry.name}" if prefix else entry.name
             if entry.is_dir(follow_symlinks=False):

@@ -71,7 +71,7 @@ def read_source(source: SourceFile) -> SourceText:
 
         transcript = read_transcript(content)
         return SourceText(
-            transcript.text, transcript.hash, _milliseconds(status), len(content), lines=transcript.lines
+            transcript.text, transcript.hash, milliseconds(status), len(content), lines=transcript.lines
         )
     try:
         decoded = decode(content)
@@ -80,7 +80,7 @@ def read_source(source: SourceFile) -> SourceText:
     return SourceText(
         text=decoded.text,
         hash=sha256(decoded.text),
-        mtime_ms=_milliseconds(status),
+        mtime_ms=milliseconds(status),
         size=len(content),
         front_matter=front_matter(decoded.text),
         guessed=decoded.guessed,
@@ -100,7 +100,8 @@ def reason_of(error: OSError | ValueError) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
-def _milliseconds(status: os.stat_result) -> int:
+def milliseconds(status: os.stat_result) -> int:
+    """When a file was last changed, as the index has it."""
     return status.st_mtime_ns // 1_000_000
 
 

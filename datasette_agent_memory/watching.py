@@ -27,6 +27,7 @@ from .report import IndexReport
 from .scan import IGNORED_FOLDERS, find_files
 from .schema import MemoryIndex
 from .scopes import Scope
+from .sessions import is_transcript
 
 #: Changes are one burst until nothing has changed for so long, or it has lasted so long.
 QUIET_S = 1.5
@@ -47,8 +48,6 @@ FIRST_RETRY_S = 5.0
 _STEP_MS = 200
 #: So often folders are listed that go on coming while they are listed.
 _LISTINGS = 5
-#: Of the files whose changes matter.
-_SUFFIXES = (".md", ".jsonl")
 _MAX_REASON_CHARS = 200
 
 State = Literal["starting", "watching", "looking", "indexing", "waiting", "failed", "off"]
@@ -111,13 +110,20 @@ def settings_as_made(database: Path, providers: Providers) -> IndexSettings:
 def scope_of(database: Path, settings: IndexSettings) -> Scope:
     """What an index is made of, as far as it remembers."""
     meta = index_meta(database)
-    links, gitignore = settings.follow_links, settings.gitignore
-    return Scope.of_run(settings.root.resolve(), settings.extra, meta, links, gitignore, settings.force)
+    return Scope.of_run(
+        settings.root.resolve(),
+        settings.extra,
+        settings.sessions,
+        meta,
+        settings.follow_links,
+        settings.gitignore,
+        settings.is_afresh,
+    )
 
 
 def folders_to_watch(scope: Scope) -> set[str]:
     """The folders that a scan looks into; raises SourceError where the root cannot be read."""
-    found = find_files(scope.root, scope.extra, scope.scan)
+    found = find_files(scope.root, scope.extra, scope.scan, scope.sessions)
     # Of a file that was named, and of one that a link leads to, its own folder.
     files = [Path(os.path.realpath(file.file)).parent for file in found.files]
     folders = {str(scope.root), *found.listed, *map(str, files)}
@@ -133,7 +139,7 @@ def kind_of_change(path: str, folders: Container[str]) -> Literal["file", "folde
     # The database and what SQLite and the locks put beside it lie in the same folder at times.
     if folder not in folders:
         return None
-    if name.endswith(_SUFFIXES) or name == ".gitignore":
+    if name.endswith(".md") or name == ".gitignore" or is_transcript(name):
         return "file"
     return "folder" if name not in IGNORED_FOLDERS and os.path.isdir(path) else None
 

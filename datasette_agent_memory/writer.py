@@ -46,7 +46,7 @@ from .schema import (
     write_meta,
 )
 from .scopes import paths_of
-from .sources import SourceFile, SourceText, sha256
+from .sources import SESSIONS, SourceFile, SourceText, sha256
 
 if TYPE_CHECKING:
     from .embeddings.base import Provider
@@ -152,6 +152,15 @@ class IndexWriter:
         self.known: dict[str, str] = dict.fromkeys(self.chunk_counts, "")
         if self.has_index and "files" in tables:
             self.known |= dict(conn.execute("select path, hash from files").fetchall())
+        #: Size and time of each transcript of the index, by path.
+        self.transcripts: dict[str, tuple[int, int]] = {}
+        if self.has_index and "files" in tables:
+            self.transcripts = {
+                path: (size, mtime)
+                for path, size, mtime in conn.execute(
+                    "select path, size, mtime from files where source = ?", (SESSIONS,)
+                )
+            }
         #: Whether there are not as many chunks as at the end of the last run.
         self.has_lost_chunks = self.meta.get("chunks") != sum(self.chunk_counts.values())
 

@@ -137,6 +137,8 @@ class TestRemembered:
         assert report["rebuilt"] is False
         result, report = run("--no-follow-links", "--no-gitignore")
         assert report["files"]["removed"] == 1 and report["files"]["added"] == 1
+        result, report = run("--force")
+        assert report["rebuilt"] and report["files"]["updated"] == 5, "the same paths, made again"
         result, report = run()
         assert report["files"]["unchanged"] == 5
         assert report["files"]["skipped"][0]["path"] == "memory/vault"

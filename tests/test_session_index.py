@@ -1,9 +1,11 @@
 """Transcripts in the index: beside the memory, with the lines of their files, and by their tails."""
 
 import json
+import os
 
 import pytest
 
+from datasette_agent_memory import ingest
 from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.files import read_file
 from datasette_agent_memory.search import search
@@ -114,3 +116,19 @@ def test_sources_can_be_told_apart(workspace, index, folder, database):
         for source, path in (("memory", "MEMORY.md"), ("sessions", "sessions/one.jsonl")):
             hits = search(conn, "heron", {"mode": "keyword", "source": source}).hits
             assert [hit.path for hit in hits] == [path]
+
+
+def test_old_transcripts_are_not_read_again(workspace, index, folder, monkeypatch):
+    """There are gigabytes of them; by size and time, unless all is made again."""
+    root = workspace({"MEMORY.md": "kettle"})
+    index(root, sessions=[folder])
+    read = []
+    read_source = ingest.read_source
+    monkeypatch.setattr(ingest, "read_source", lambda file: read.append(file.path) or read_source(file))
+    assert index(root).files_unchanged == 2 and read == ["MEMORY.md"]
+    read.clear()
+    os.utime(folder / "one.jsonl", (1, 1))
+    assert index(root).files_unchanged == 2 and "sessions/one.jsonl" in read
+    read.clear()
+    index(root, force=True, keeps_paths=True)
+    assert "sessions/one.jsonl" in read

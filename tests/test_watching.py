@@ -256,11 +256,13 @@ def test_folders_are_watched_that_are_indexed(workspace, tmp_path):
     (tmp_path / "notes").mkdir()
     extra = tmp_path / "notes" / "n.md"
     extra.write_text("")
-    scope = Scope(root, [extra, tmp_path / "no"], ScanOptions(), {})
+    scope = Scope(root, [extra, tmp_path / "no"], [], ScanOptions(), {})
     names = {os.path.relpath(folder, tmp_path) for folder in folders_to_watch(scope)}
     assert names == {"workspace", "workspace/sub", "notes"}
     (root / "MEMORY.md").write_text("")
-    assert folders_to_watch(Scope(root, [], ScanOptions(), {})) == {str(root)}, "where memory/ may be made"
+    assert folders_to_watch(Scope(root, [], [], ScanOptions(), {})) == {str(root)}, (
+        "where memory/ may be made"
+    )
 
 
 def test_waits_grow_to_the_regular_one():
