@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from datasette_agent_memory import fused_sql
 from datasette_agent_memory.config import resolve_options
 from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.explain import Explainer
@@ -89,6 +90,25 @@ def test_the_first_results_are_those_of_fewer(fill, find, database, given):
         limited = conn.execute(answer.sql, answer.params).fetchall()
     assert [tuple(row) for row in everything[:6]] == [tuple(row) for row in limited]
     assert [row["id"] for row in limited] == [hit.id for hit in answer.hits]
+
+
+@pytest.mark.needs_sqlite_vec
+@pytest.mark.parametrize("q", ["heron", "ferry late", "turn 7"])
+@pytest.mark.parametrize("given", MODES, ids=NAMES)
+def test_the_shortcut_by_the_nearest_finds_the_same(fill, find, given, q, monkeypatch):
+    """Notes are looked for by themselves only where too few are among the nearest of all."""
+    fill()
+    given = {"min_score": 0, "k": 4, **given}
+    for for_notes in (1, 4):
+        monkeypatch.setattr(fused_sql, "_FOR_NOTES", for_notes)
+        with_vec = find(q, **given)
+        with monkeypatch.context() as patched:
+            patched.setattr("datasette_agent_memory.connections.load_sqlite_vec", lambda conn: False)
+            without = find(q, **given)
+        scores, expected = ([hit.score for hit in answer.hits] for answer in (with_vec, without))
+        assert without.sides.scan == without.sides.vector
+        assert scores == pytest.approx(expected, abs=1e-4)
+        assert kinds(with_vec) == kinds(without)
 
 
 def test_with_passages(fill, find, tiny, monkeypatch):
