@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -22,8 +22,11 @@ from click.core import ParameterSource
 
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS
 from .config import DEPTH, resolve_options
+from .errors import AgentMemoryError
 from .options import (
+    AGENTS,
     DEFAULT_DATABASE,
+    Interruption,
     asked_providers,
     choose_chain,
     database_option,
@@ -33,9 +36,11 @@ from .options import (
     provider_options,
     search_options,
 )
+from .sources import reason_of
 from .terminal import echo, echo_json, plain, print_answer, print_explanation, print_notices, printable
 
 if TYPE_CHECKING:
+    from .agents import Home
     from .ingest import IndexSettings
     from .report import IndexReport
 
@@ -52,6 +57,14 @@ def agent_memory() -> None:
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 @database_option
 @click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    type=click.Choice(AGENTS),
+    help="Index the memory and the sessions of this agent, which are found where it keeps them, instead of "
+    "ROOT. Each of several has a database of its name in the folder that -d names.",
+)
+@click.option(
     "--extra",
     multiple=True,
     type=click.Path(path_type=Path),
@@ -65,6 +78,11 @@ def agent_memory() -> None:
     metavar="DIR",
     help="A folder of session transcripts (JSON lines of OpenClaw, Claude Code or Codex) to index as well, "
     "now and in later runs: what was said, without secrets.",
+)
+@click.option(
+    "--no-sessions",
+    is_flag=True,
+    help="Leave out all transcripts, those of earlier runs too.",
 )
 @click.option(
     "--follow-links/--no-follow-links",
@@ -118,6 +136,8 @@ def index(
     root: Path | None,
     paths: tuple[Path, ...],
     database: Path,
+    agents: tuple[str, ...],
+    no_sessions: bool,
     extra: tuple[Path, ...],
     sessions: tuple[Path, ...],
     follow_links: bool | None,
@@ -133,6 +153,7 @@ def index(
     dry_run: bool,
     watches: bool,
     as_json: bool,
+    home: Home | None = None,
 ) -> None:
     """Bring an index up to date with the memory in a folder.
 
@@ -142,6 +163,7 @@ def index(
         datasette agent-memory index ~/agent -d memory.db
         datasette agent-memory index -d memory.db
         datasette agent-memory index -d memory.db --watch
+        datasette agent-memory index --agent openclaw --agent codex -d memories
 
     ROOT is an agent's workspace: MEMORY.md, memory.md and memory/**/*.md are indexed. A
     folder with neither MEMORY.md nor memory/ is taken whole. It is remembered: without it
@@ -151,6 +173,11 @@ def index(
     if watches and (paths or dry_run):
         narrowing = "PATHs" if paths else "--dry-run"
         raise click.UsageError(f"--watch keeps a whole index fresh: run without {narrowing}")
+    if agents:
+        if root is not None:
+            raise click.UsageError("ROOT is what --agent finds: give one of them")
+        _index_agents(dict.fromkeys(agents))
+        return
     from .embeddings.base import EmbeddingError
     from .ingest import IndexSettings, chunk_size, remembered_root, update_index
     from .progress import IndexProgress
@@ -170,7 +197,9 @@ def index(
         root,
         paths=paths,
         extra=extra,
-        sessions=sessions,
+        memory=home.memory if home else None,
+        sessions=(*(home.sessions if home else ()), *sessions),
+        with_sessions=not no_sessions,
         follow_links=follow_links,
         gitignore=gitignore,
         providers=chain.providers,
@@ -550,6 +579,49 @@ def demo(port: int | None, no_browser: bool) -> None:
             prog_name="datasette",
             standalone_mode=False,
         )
+
+
+def _index_agents(agents: Iterable[str]) -> None:
+    """Index each home of these agents, as the command that runs was told; what fails costs no
+    other anything."""
+    from .agents import find_homes
+
+    assert index.callback is not None
+    context = click.get_current_context()
+    given: Path = context.params["database"]
+    is_default = context.get_parameter_source("database") is not ParameterSource.COMMANDLINE
+    homes, failures = [], []
+    for agent in agents:
+        try:
+            homes += find_homes(agent, with_sessions=not context.params["no_sessions"])
+        except AgentMemoryError as error:
+            failures.append(printable(str(error)))
+    if context.params["watches"] and len(homes) > 1:
+        names = ", ".join(home.name for home in homes)
+        raise click.UsageError(f"--watch keeps one index fresh, and here are several: {names}")
+    is_folder = given.is_dir() or len(homes) + len(failures) > 1
+    if is_default:
+        given, is_folder = Path(), True
+    if is_folder:
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.ClickException(
+                printable(f"{given}: is no folder, which several agents need: {reason_of(error)}")
+            ) from error
+    for home in homes:
+        database = given / f"{home.name}.db" if is_folder else given
+        told = {**context.params, "root": home.root, "database": database, "agents": ()}
+        try:
+            context.invoke(index.callback, home=home, **told)
+        except Interruption:
+            raise
+        except click.ClickException as error:
+            failures.append(f"{home.name}: {error.message}")
+    for failure in failures[:-1]:
+        click.echo(f"Error: {failure}", err=True)
+    if failures:
+        raise click.ClickException(failures[-1])
 
 
 @contextmanager

@@ -60,7 +60,11 @@ class IndexSettings:
     root: Path
     paths: Sequence[Path] = ()
     extra: Sequence[Path] = ()
-    #: Folders of transcripts.
+    #: The files and folders of the root that are taken, or globs of them; None is as the index was
+    #: made, and empty goes by what is in the root.
+    memory: Sequence[str] | None = None
+    #: Whether transcripts are indexed, of the folders of earlier runs too.
+    with_sessions: bool = True
     sessions: Sequence[Path] = ()
     #: Whether symbolic links out of the root are followed, and .gitignore is heeded; None is as
     #: the index was made.
@@ -231,6 +235,8 @@ class _Run:
             settings.follow_links,
             settings.gitignore,
             settings.is_afresh,
+            settings.memory,
+            settings.with_sessions,
         )
 
     def run(self) -> IndexReport:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .embeddings.chain import Chain
 
 DEFAULT_DATABASE = "memory.db"
+#: Those whose conventions agents.py knows.
+AGENTS = ("openclaw", "claude-code", "codex")
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class ScanOptions:
     follow_links: bool = False
     #: Whether what .gitignore names is left out.
     gitignore: bool = False
+    #: The files and folders of the root that are taken, or globs of them; empty to go by what is in it.
+    only: tuple[str, ...] = ()
     #: Whether the root is a folder of notes and taken whole, None to go by what is in it.
     whole: bool | None = None
 
@@ -185,7 +188,12 @@ class _Scan:
         has_memory = "memory" in names and (root / "memory").is_dir()
         found.has_workspace = "MEMORY.md" in names or has_memory
         found.whole = self._options.whole if self._options.whole is not None else not found.has_workspace
-        if found.whole:
+        if self._options.only:
+            # What is taken of it is known, and need not be there yet.
+            found.has_workspace, found.whole = True, False
+            for place, file in self._matching(self._options.only):
+                self._add(place, file, is_folder=file.is_dir())
+        elif found.whole:
             self._add_folder("", root)
         else:
             for name in ("MEMORY.md", "memory.md"):
@@ -219,6 +227,27 @@ class _Scan:
             place = f"{prefix}/{skipped.path}" if skipped.path else prefix
             note = self._found.miss if skipped.path in transcripts.unseen else self._found.leave_out
             note(place, skipped.reason)
+
+    def _matching(self, globs: Iterable[str]) -> Iterator[tuple[str, Path]]:
+        """What there is of the root by these globs; a symbolic link counts in its last place alone."""
+        for glob in globs:
+            *above, last = glob.split("/")
+            folders = [("", self._root)]
+            for name in above:
+                folders = [
+                    (path, Path(entry.path))
+                    for path, entry in self._named(folders, name)
+                    if entry.is_dir(follow_symlinks=False)
+                ]
+            yield from ((path, Path(entry.path)) for path, entry in self._named(folders, last))
+
+    def _named(
+        self, folders: Iterable[tuple[str, Path]], glob: str
+    ) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        for prefix, folder in folders:
+            for entry in self._entries(prefix, folder):
+                if fnmatchcase(entry.name, glob):
+                    yield f"{prefix}/{entry.name}" if prefix else entry.name, entry
 
     def _add_extra(self, prefix: str, path: Path) -> None:
         if not os.path.lexists(path):

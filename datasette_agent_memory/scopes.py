@@ -43,6 +43,8 @@ class Scope:
         follow_links: bool | None,
         gitignore: bool | None,
         is_afresh: bool,
+        memory: Sequence[str] | None = None,
+        with_sessions: bool = True,
     ) -> Scope:
         """What is named now, and what earlier runs were told, unless this one starts afresh; raises
         SourceError."""
@@ -50,13 +52,17 @@ class Scope:
         is_same_root = before.get("root") == str(root)
         whole = before.get("wholeFolder") if is_same_root else None
         folders = before.get("folders") if is_same_root else None
+        of_root = meta if meta.get("root") == str(root) else {}
+        folders_of_sessions = [*map(Path, paths_of(before, SESSION_FOLDERS)), *_named_folders(sessions)]
         return cls(
             root,
             list(dict.fromkeys([*map(Path, paths_of(before, EXTRA)), *_named_paths(extra)])),
-            list(dict.fromkeys([*map(Path, paths_of(before, SESSION_FOLDERS)), *_named_folders(sessions)])),
+            list(dict.fromkeys(folders_of_sessions)) if with_sessions else [],
             ScanOptions(
                 bool(before.get("followLinks")) if follow_links is None else follow_links,
                 bool(before.get("gitignore")) if gitignore is None else gitignore,
+                # Not afresh: an agent's folder has much that is no memory.
+                tuple(paths_of(of_root, "memory") if memory is None else memory),
                 whole if isinstance(whole, bool) else None,
             ),
             folders if isinstance(folders, dict) else {},
@@ -86,6 +92,7 @@ class Scope:
             "sources": [MEMORY, SESSIONS] if self.sessions else [MEMORY],
             "followLinks": self.scan.follow_links,
             "gitignore": self.scan.gitignore,
+            "memory": list(self.scan.only),
             "wholeFolder": found.whole,
             "folders": folders,
         }

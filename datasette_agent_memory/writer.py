@@ -127,6 +127,7 @@ class IndexWriter:
         }
         self.has_index = _check_database(conn, database)
         self.meta = read_meta(conn) if self.has_index else {}
+        self._first_meta = self.meta
         #: Whether the database says of itself that it is an index of this project's.
         self.is_ours = self.meta.get("generator") == PLUGIN_NAME
         tables = self._tables()
@@ -359,7 +360,11 @@ class IndexWriter:
         now = read_meta(self.conn)
         if not is_rebuilt:
             # Those that another run has added meanwhile stay.
-            paths = {name: list(dict.fromkeys([*paths_of(now, name), *paths[name]])) for name in paths}
+            paths = {
+                name: [*ours, *(path for path in paths_of(now, name) if path not in {*ours, *before})]
+                for name, ours in paths.items()
+                for before in [paths_of(self._first_meta, name)]
+            }
         meta = {
             **self._identity,
             "vectorDims": self.dims,
