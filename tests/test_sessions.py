@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datasette_agent_memory.chunked import chunks_of
 from datasette_agent_memory.sessions import find_transcripts, is_transcript, read_transcript
+from datasette_agent_memory.sources import SourceText
 
 TIME = "2026-11-20T10-00-00.000Z"
 
@@ -438,3 +440,22 @@ def test_a_folder_that_is_not_there_says_nothing_of_what_is_known(tmp_path):
     found = find_transcripts(tmp_path / "gone")
     assert found.is_unseen("a.jsonl")
     assert [left.reason for left in found.skipped] == ["no such file or directory"]
+
+
+@pytest.mark.parametrize("tokens", [20, 60, 400])
+def test_chunks_lead_back_to_the_lines_of_the_file(tokens):
+    """A chunk's lines of text are not neighbours in the file: others stand between."""
+    records = []
+    for turn in range(40):
+        records += [{"type": "custom", "n": turn}] * (turn % 4)
+        role = "user" if turn % 2 else "assistant"
+        records.append(openclaw(role, f"turn {turn}: " + "oil " * (turn * 7 % 90)))
+    found = transcript(*records)
+    content = SourceText(found.text, found.hash, 0, 0, lines=found.lines)
+    places = dict(zip(found.text.split("\n"), found.lines, strict=True))
+    chunks = chunks_of(content, tokens, tokens // 5)
+    assert len(chunks) > 2
+    for chunk in chunks:
+        whole = [places[line] for line in chunk.text.split("\n") if line in places]
+        assert {chunk.start_line, chunk.end_line} <= set(found.lines)
+        assert all(chunk.start_line <= line <= chunk.end_line for line in whole)
