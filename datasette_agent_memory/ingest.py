@@ -30,7 +30,7 @@ from .embeddings.base import EmbeddingError, Provider, TemporaryError, to_json
 from .embeddings.batches import Embedded, Interrupted, Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
-from .locks import embedding_turn
+from .locks import clear_locks, embedding_turn
 from .passages import PassageTable
 from .report import Guessed, IndexIncomplete, IndexReport, Listener, WidthChanged
 from .scan import Found, is_within
@@ -164,6 +164,7 @@ def update_index(
         # Of a run that did not get as far as to a table.
         if not was_there and database.is_file() and not database.stat().st_size:
             database.unlink()
+        clear_locks(database)
     report.took_s = round(time.perf_counter() - started, 3)
     return report
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+#: For those who only look whether a turn is over.
+_PATIENCE_S = 0.1
+
 
 def embedding_turn(database: Path) -> AbstractContextManager[bool]:
     """Whether it is this run's turn to embed."""
@@ -26,6 +29,15 @@ def is_watched(database: Path) -> bool:
         return not is_ours
 
 
+def clear_locks(database: Path) -> None:
+    """Remove the files that killed processes have left, of turns that are over."""
+    for what in ("embedding", "watching"):
+        file = _lock_file(database, what)
+        if file.exists():
+            with _turn(file):
+                pass
+
+
 def _lock_file(database: Path, what: str) -> Path:
     return Path(f"{database.resolve()}-{what}")
 
@@ -41,7 +53,7 @@ def _turn(file: Path) -> Iterator[bool]:
 
     lock = FileLock(str(file), thread_local=False, is_singleton=False)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_PATIENCE_S, poll_interval=_PATIENCE_S / 5)
     except Timeout:
         yield False
         return
