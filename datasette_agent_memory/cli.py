@@ -437,6 +437,46 @@ def status(database: Path, as_json: bool) -> None:
 
 
 @agent_memory.command()
+@database_option
+@click.option("--fix", is_flag=True, help="Mend what can be mended, and say what was done.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@one_line_errors
+def doctor(database: Path, fix: bool, as_json: bool) -> None:
+    """Say what is wrong with an index, and mend it.
+
+    Examples:
+
+    \b
+        datasette agent-memory doctor -d memory.db
+        datasette agent-memory doctor --fix -d memory.db
+
+    Exits with 0 where nothing is wrong, and else with 1 and a line for each problem. Embeddings
+    that the cache, another chunk or the vector table has are not computed again. Files are only
+    read, and a database that another program made is only looked at.
+    """
+    from .doctor import diagnose, mend
+    from .progress import IndexProgress, ProgressBar
+
+    with ProgressBar("Inspecting") as bar, IndexProgress(as_json, dry_run=False) as progress:
+        diagnosis = mend(database, progress, bar.at) if fix else diagnose(database, bar.at)
+    if as_json:
+        echo_json(diagnosis.as_json())
+    else:
+        for done in diagnosis.done:
+            echo(f"Done: {done}")
+        for problem in diagnosis.problems:
+            shown = f" ({', '.join(problem.examples)})".replace("\n", " ") if problem.examples else ""
+            mended_by = problem.command.replace("DATABASE", str(database)) if problem.command else None
+            echo(f"{problem.message}{shown}" + (f"; mended by: {mended_by}" if mended_by else ""))
+        for unchecked in diagnosis.unchecked:
+            echo(f"Not looked at: {unchecked}", err=True)
+        if not diagnosis.problems:
+            echo(f"{database}: nothing is wrong")
+    if diagnosis.problems:
+        raise click.exceptions.Exit(1)
+
+
+@agent_memory.command()
 @click.argument("queries", type=click.Path(path_type=Path))
 @click.option("--root", type=click.Path(path_type=Path), help="The folder that holds the workspaces.")
 @click.option("-d", "--db", "database", type=click.Path(path_type=Path), help="An index to ask instead.")

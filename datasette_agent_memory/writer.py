@@ -239,6 +239,15 @@ class IndexWriter:
             self._fill_vec()
             yield
 
+    def fill_tables(self, fts: bool = True, vec: bool = True) -> None:
+        """Make the full-text and the vector table again from chunks."""
+        with self.writing():
+            if fts:
+                self._fill_fts()
+            if vec:
+                self._fill_vec()
+            self._count_pending_again()
+
     def cache(self, embeddings: dict[str, Embedding]) -> None:
         """Keep embeddings by the hashes of their texts."""
         assert self._cache is not None and self.dims is not None
