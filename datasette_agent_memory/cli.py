@@ -418,22 +418,34 @@ def status(database: Path, as_json: bool) -> None:
         datasette agent-memory status -d memory.db
     """
     from .connections import open_readonly
+    from .disk import look_at_disk
+    from .files import index_of
+    from .sizes import readable
     from .status import read_status, watching_in_words
 
     with open_readonly(database) as conn:
-        report = read_status(conn)
+        disk = look_at_disk(conn, index_of(conn), with_extra=True)
+        report = read_status(conn, disk=disk)
     if as_json:
         echo_json(report)
         return
     for name, value in report.items():
-        if name not in ("ok", "notices", "sources", "passed_over", "chain", "watch"):
+        if name not in ("ok", "notices", "sources", "passed_over", "chain", "watch", "on_disk", "size"):
             echo(f"{name.replace('_', ' '):18} {plain(value)}")
+    size = report["size"]
+    free = f", {readable(size['free'])} of it free" if size["free"] else ""
+    echo(f"{'size':18} {readable(size['file'])}{free}")
+    for name, bytes_ in size["tables"].items():
+        echo(f"{'':18} {readable(bytes_)} in {name}")
     for source in report["sources"]:
         echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")
     if watching := watching_in_words(report["watch"]):
         echo(f"kept fresh: {watching}")
     for notice in report["notices"]:
         click.secho(printable(notice["message"]), fg="yellow")
+    for problem in disk.problems() if disk else ():
+        more = ", …" if problem.count > len(problem.examples) else ""
+        echo(f"{problem.code.replace('_', ' ')}: {', '.join(problem.examples)}{more}".replace("\n", " "))
 
 
 @agent_memory.command()

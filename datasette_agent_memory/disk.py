@@ -17,7 +17,6 @@ from .sources import MEMORY, NotASource, SourceError, SourceFile, UnreadableFile
 
 #: As long as this may a look at the disk take.
 LIMIT_S = 2.0
-#: Entries of a folder that was replaced can be many; so much is looked at between two looks at the clock.
 _SHOWN = 5
 
 
@@ -46,7 +45,10 @@ class DiskState:
             ("files_not_indexed", self.not_indexed),
         ):
             if paths:
-                yield Problem.of(code, len(paths), tuple(paths[:_SHOWN]))
+                problem = Problem.of(code, len(paths), tuple(paths[:_SHOWN]))
+                if not self.is_complete:
+                    problem = replace(problem, message=problem.message.replace(": ", ": at least "))
+                yield problem
 
 
 def look_at_disk(
@@ -65,12 +67,21 @@ def look_at_disk(
     try:
         known = {
             as_text(path): (hash, mtime, size)
-            for path, hash, mtime, size in conn.execute(
-                f"select path, hash, mtime, size from {index.layout.files} where source = ?", (MEMORY,)
+            for path, source, hash, mtime, size in conn.execute(
+                f"select path, source, hash, mtime, size from {index.layout.files}"
             )
-            if with_extra or not as_text(path).startswith("../")
+            if with_extra or (source == MEMORY and not as_text(path).startswith("../"))
         }
-        scope = Scope.of_run(root, (), index.meta, None if with_extra else False, None, force=False)
+        scope = Scope.of_run(
+            root,
+            (),
+            (),
+            index.meta,
+            follow_links=None if with_extra else False,
+            gitignore=None,
+            is_afresh=False,
+            with_sessions=with_extra,
+        )
         scope = replace(
             scope,
             extra=scope.extra if with_extra else (),
