@@ -489,6 +489,68 @@ def doctor(database: Path, fix: bool, as_json: bool) -> None:
 
 
 @agent_memory.command()
+@click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
+@database_option
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@one_line_errors
+def export(out: Path, database: Path, force: bool) -> None:
+    """Write an index as JSON lines, or copy its database.
+
+    Examples:
+
+    \b
+        datasette agent-memory export memory.jsonl -d memory.db
+        datasette agent-memory export backup.db -d memory.db
+        datasette agent-memory export - -d memory.db | gzip > memory.jsonl.gz
+
+    OUT is a copy of the database where its name ends with .db, .sqlite or .sqlite3, and JSON lines
+    otherwise; - is the standard output. Either is of one moment, while others read and write. The
+    full-text and vector tables are not in the lines: import makes them again.
+    """
+    from .progress import ProgressBar
+    from .transfer import copy_database, is_database_name, write_file, write_lines
+
+    if str(out) == "-":
+        write_lines(database, sys.stdout.buffer)
+        return
+    if out.resolve() == database.resolve():
+        raise click.UsageError("OUT is the database itself")
+    if out.exists() and not force:
+        raise click.ClickException(printable(f"{out}: is there already; --force replaces it"))
+    with ProgressBar("Exporting") as bar:
+        copy_database(database, out) if is_database_name(out) else write_file(database, out, bar.at)
+    echo(f"Exported {database} to {out}")
+
+
+@agent_memory.command(name="import")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@database_option
+@click.option("--force", is_flag=True, help="Replace the index in a database that is there.")
+@one_line_errors
+def import_(file: Path, database: Path, force: bool) -> None:
+    """Make an index of what export has written.
+
+    Example:
+
+    \b
+        datasette agent-memory import memory.jsonl -d memory.db
+
+    FILE is one of JSON lines, or - for the standard input. The database is made whole or not at
+    all, and with --force in one transaction, so that whoever reads it goes on. Nothing is embedded.
+    """
+    from .transfer import read_lines
+
+    try:
+        with click.open_file(str(file), "rb") as lines:
+            counts = read_lines(lines, str(file), database, force)
+    except OSError as error:
+        raise click.ClickException(
+            printable(f"{file}: {(error.strerror or 'cannot be read').lower()}")
+        ) from error
+    echo(f"Imported {counts.get('files', 0):,} files and {counts.get('chunks', 0):,} chunks into {database}")
+
+
+@agent_memory.command()
 @click.argument("queries", type=click.Path(path_type=Path))
 @click.option("--root", type=click.Path(path_type=Path), help="The folder that holds the workspaces.")
 @click.option("-d", "--db", "database", type=click.Path(path_type=Path), help="An index to ask instead.")

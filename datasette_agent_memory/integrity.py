@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from .chunked import hash_of, read_details, text_of
 from .chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, Chunk
-from .config import MAX_DIMENSIONS, PLUGIN_NAME
+from .config import PLUGIN_NAME
 from .connections import Connection, sqlite3
 from .embeddings import NO_PROVIDER
 from .layouts import SIX_TABLES, find_layout
 from .passages import has_passages
-from .schema import MemoryIndex, as_text, declared_width, has_cjk_column
+from .schema import MemoryIndex, as_text, declared_width, has_cjk_column, width_in
 from .sources import sha256
 
 if TYPE_CHECKING:
@@ -203,10 +203,8 @@ class _Inspection:
         self.is_ours = is_ours(conn, index.meta)
         self.found = Findings(self.is_ours)
         self.has_vectors = index.provider != NO_PROVIDER
-        dims = index.meta.get("vectorDims")
-        is_width = isinstance(dims, int) and 0 < dims <= MAX_DIMENSIONS
         #: What meta says, before what the vector table says.
-        self.dims: int | None = dims if is_width else index.dims
+        self.dims = width_in(index.meta) or index.dims
         self.waiting = 0
         #: The hashes of the texts that have an embedding, and what the whole ones' hash to.
         self.embedded: set[str] = set()

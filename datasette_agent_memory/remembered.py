@@ -13,6 +13,7 @@ from .embeddings import NO_PROVIDER
 from .embeddings.base import EmbeddingError, Provider
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, AbsentProvider, Chain
 from .ingest import IndexSettings, chunk_size
+from .schema import width_in
 from .writer import IndexWriter
 
 
@@ -20,6 +21,7 @@ def writer_of(conn: Connection, database: Path, meta: Mapping[str, Any]) -> Inde
     """A writer that goes on with an index as it is, and embeds nothing; raises DatabaseError."""
     provider: Provider | None = None
     if meta.get("provider") not in (None, NO_PROVIDER):
+        meta = {**meta, "vectorDims": width_in(meta)}
         provider = AbsentProvider(meta, "nothing is embedded while an index is mended")
     tokens, overlap = _chunk_size(meta)
     return IndexWriter(conn, database, Path(str(meta.get("root"))), provider, tokens, overlap)

@@ -43,6 +43,7 @@ from .schema import (
     has_cjk_column,
     read_meta,
     read_pending,
+    width_in,
     write_meta,
 )
 from .scopes import paths_of
@@ -125,7 +126,7 @@ class IndexWriter:
             "ftsTokenizer": FTS_TOKENIZER,
             "searchTerms": _SEARCH_TERMS,
         }
-        self.has_index = _check_database(conn, database)
+        self.has_index = check_database(conn, database)
         self.meta = read_meta(conn) if self.has_index else {}
         self._first_meta = self.meta
         #: Whether the database says of itself that it is an index of this project's.
@@ -139,7 +140,7 @@ class IndexWriter:
         #: The width of the vectors, None where that is known only from the first one.
         self.dims = provider.dims if provider else None
         if provider is not None and self.has_index and not self.needs_rebuild:
-            dims = self.meta.get("vectorDims")
+            dims = width_in(self.meta)
             self.needs_rebuild = None not in (self.dims, dims) and self.dims != dims
             self.dims = self.dims or dims
         self._pending_rows: dict[str, list[tuple[int, str]]] = {}
@@ -588,7 +589,7 @@ class IndexWriter:
         return _table_names(self.conn)
 
 
-def _check_database(conn: Connection, database: Path) -> bool:
+def check_database(conn: Connection, database: Path) -> bool:
     """Whether the database has an index of ours; raises DatabaseError where it has another's."""
     tables = _table_names(conn)
     taken = sorted(tables & set(vars(SIX_TABLES).values()))
