@@ -489,6 +489,31 @@ def doctor(database: Path, fix: bool, as_json: bool) -> None:
 
 
 @agent_memory.command()
+@database_option
+@click.option("--undo", is_flag=True, help="Have all embeddings in the cache again.")
+@one_line_errors
+def compact(database: Path, undo: bool) -> None:
+    """Make the file of an index smaller, now and in later runs.
+
+    Example:
+
+    \b
+        datasette agent-memory compact -d memory.db
+
+    What a chunk holds is dropped from the cache, and goes back there when the chunk is removed:
+    nothing is embedded again. Vectors are written with 6 decimals, which changes no ranking. Other
+    programs can read the index as before.
+    """
+    from . import compaction
+    from .progress import ProgressBar
+    from .sizes import readable
+
+    with ProgressBar("Compacting") as bar:
+        sizes = compaction.undo(database) if undo else compaction.compact(database, bar.at)
+    echo(f"{database}: {readable(sizes.before)} before, {readable(sizes.after)} now")
+
+
+@agent_memory.command()
 @click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
 @database_option
 @click.option("--force", is_flag=True, help="Replace a file that is there.")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .compact_form import cache_chunks
 from .connections import (
     Connection,
     DatabaseError,
@@ -284,17 +285,9 @@ class _Mending:
 
     def _keep_embeddings(self) -> None:
         """Have what is known of these files' texts in the cache, since their chunks are to go."""
-        provider, model, provider_key = self._key
-        if self._dims is None:
-            return
         bad = ", ".join(map(str, self._found.bad_chunks))
         for path in self._found.read_again:
-            self._conn.execute(
-                "insert or ignore into embedding_cache (provider, model, provider_key, hash, embedding, dims,"
-                " updated_at) select ?, ?, ?, hash, embedding, ?, updated_at from chunks"
-                f" where path = ? and embedding <> ? and rowid not in ({bad})",
-                (provider, model, provider_key, self._dims, path, NO_EMBEDDING),
-            )
+            cache_chunks(self._conn, self._index.meta, f"path = ? and rowid not in ({bad})", path)
 
     def _mend_details(self) -> None:
         if "details_of_no_file" in self._found.counts:

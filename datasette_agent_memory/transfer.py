@@ -45,6 +45,8 @@ _DATABASE_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
 _MAX_LINE_BYTES = 1 << 28
 #: The tables of an index of ours beside the six.
 _OWN_TABLES = ("passages", "file_details")
+#: What tells a table of ours from another one of this name.
+_DETAILS = {"path", "front_matter", "properties", "lines", "whole"}
 _PROGRESS_ROWS = 1000
 
 Progress = Callable[[int, int], None]
@@ -122,10 +124,21 @@ def read_lines(
                 raise TransferError(f"{database}: is there already; --force replaces the index in it")
             with open_writable(database) as conn:
                 check_database(conn, database)
+                _check_own_tables(conn, database)
                 use_wal(conn)
                 return _Import(conn, lines, name, database, progress).run()
         with _put_in_place(database) as part, open_writable(part) as conn:
             return _Import(conn, lines, name, database, progress).run()
+
+
+def _check_own_tables(conn: Connection, database: Path) -> None:
+    """Raise DatabaseError where a table beside the six is another program's."""
+    for table, is_free in (
+        ("passages", has_passages(conn)),
+        ("file_details", set(_columns(conn, "file_details")) == _DETAILS),
+    ):
+        if _columns(conn, table) and not is_free:
+            raise DatabaseError(f"{database}: has a table {table} of another program; choose another -d")
 
 
 @contextmanager
@@ -255,6 +268,8 @@ class _Import:
 
     def _fill_as_the_peer(self, meta: dict[str, Any]) -> None:
         self._conn.execute("drop table chunks_fts")
+        if "file_details" not in self._counts:
+            self._conn.execute("drop table file_details")
         is_trigram = meta.get("ftsTokenizer") == "trigram"
         self._conn.execute(
             "create virtual table chunks_fts using fts5(text, id unindexed, path unindexed, source unindexed,"
@@ -282,7 +297,7 @@ def _tables_of(conn: Connection, layout: Layout) -> dict[str, str]:
     names = {name: getattr(layout, name) for name in ("meta", "files", "chunks", "embedding_cache")}
     if layout == SIX_TABLES and has_passages(conn):
         names["passages"] = "passages"
-    if layout == SIX_TABLES and is_ours(conn, read_meta(conn)):
+    if layout == SIX_TABLES and set(_columns(conn, "file_details")) == _DETAILS:
         names["file_details"] = "file_details"
     return {name: table for name, table in names.items() if _columns(conn, table)}
 

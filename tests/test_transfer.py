@@ -116,6 +116,18 @@ def exported(workspace, index, tiny, database, run, tmp_path):
     return (tmp_path / "memory.jsonl").read_text("utf-8").split("\n")[:-1]
 
 
+@pytest.mark.parametrize("table", ["chunks", "passages", "file_details"])
+def test_another_programs_table_is_left_alone(exported, run, tmp_path, table):
+    with open_writable(tmp_path / "theirs.db") as conn:
+        conn.execute(f"create table {table} (mine)")
+        conn.execute(f"insert into {table} values (1)")
+    text = "\n".join(exported)
+    result = run("import", "-", "-d", tmp_path / "theirs.db", "--force", code=1, stdin=text)
+    assert f"a table {table} of another program" in result.stderr
+    with open_readonly(tmp_path / "theirs.db") as conn:
+        assert conn.execute(f"select count(*) from {table}").fetchone()[0] == 1
+
+
 def _chunk(**values):
     return json.dumps({"chunks": values})
 
