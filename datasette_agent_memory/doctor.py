@@ -7,7 +7,8 @@ transaction. What only the files know is read again after it, by a run of the in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from .connections import (
     open_readonly,
     open_writable,
     snapshot,
+    sqlite3,
     transaction,
     use_wal,
 )
@@ -72,7 +74,7 @@ class Diagnosis:
 
 def diagnose(database: Path, progress: Progress = lambda done, total: None) -> Diagnosis:
     """Inspect an index and its files; raises DatabaseError and NotAMemoryDatabase."""
-    with open_readonly(database) as conn:
+    with _readable(database), open_readonly(database) as conn:
         with snapshot(conn):
             index = MemoryIndex.read(conn)
             if index is None:
@@ -105,6 +107,22 @@ def mend(
     after = diagnose(database, progress)
     after.done += done
     return after
+
+
+@contextmanager
+def _readable(database: Path) -> Iterator[None]:
+    """Say what to do with a file that SQLite cannot read."""
+    try:
+        yield
+    except DatabaseError as error:
+        cause = error.__cause__
+        if not isinstance(cause, sqlite3.DatabaseError) or isinstance(cause, sqlite3.OperationalError):
+            raise
+        raise DatabaseError(
+            f"{database}: SQLite cannot read it: {cause}. An index is made of files, which are safe: move "
+            f"this one away, and make it again by datasette agent-memory index FOLDER -d {database} "
+            "(a moved one that can still be read in part is of use with --cache-from)"
+        ) from error
 
 
 def _without_chunks(conn: Connection) -> Diagnosis:

@@ -259,6 +259,30 @@ def test_another_programs_index_is_only_looked_at(workspace, index, change, rows
     assert rows(f"select * from {layout.chunks_fts}") == before
 
 
+@pytest.mark.parametrize("fix", [[], ["--fix"]])
+@pytest.mark.parametrize(
+    "content", [b"no database, of some length " * 99, b"SQLite format 3\0" + b"\1" * 5000]
+)
+def test_a_file_that_sqlite_cannot_read_is_one_line_that_says_what_to_do(tmp_path, content, fix):
+    (tmp_path / "x.db").write_bytes(content)
+    result = CliRunner().invoke(cli, ["agent-memory", "doctor", *fix, "-d", str(tmp_path / "x.db")])
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and "index FOLDER" in result.stderr
+    assert (tmp_path / "x.db").read_bytes() == content
+
+
+def test_pages_that_are_damaged_are_found(indexed, database, found):
+    with open_writable(database) as conn:
+        conn.execute("pragma wal_checkpoint(truncate)")
+        (page,) = conn.execute("select rootpage from sqlite_master where name = 'chunks'").fetchone()
+        (size,) = conn.execute("pragma page_size").fetchone()
+    with open(database, "r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    result = CliRunner().invoke(cli, ["agent-memory", "doctor", "-d", str(database)])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert "malformed" in result.output or "damaged" in result.output
+
+
 def test_any_other_database_is_named(tmp_path, database):
     with open_writable(database) as conn:
         conn.execute("create table t (x)")
