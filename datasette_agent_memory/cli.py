@@ -418,22 +418,161 @@ def status(database: Path, as_json: bool) -> None:
         datasette agent-memory status -d memory.db
     """
     from .connections import open_readonly
+    from .disk import look_at_disk
+    from .files import index_of
+    from .sizes import readable
     from .status import read_status, watching_in_words
 
     with open_readonly(database) as conn:
-        report = read_status(conn)
+        disk = look_at_disk(conn, index_of(conn), with_extra=True)
+        report = read_status(conn, disk=disk)
     if as_json:
         echo_json(report)
         return
     for name, value in report.items():
-        if name not in ("ok", "notices", "sources", "passed_over", "chain", "watch"):
+        if name not in ("ok", "notices", "sources", "passed_over", "chain", "watch", "on_disk", "size"):
             echo(f"{name.replace('_', ' '):18} {plain(value)}")
+    size = report["size"]
+    free = f", {readable(size['free'])} of it free" if size["free"] else ""
+    echo(f"{'size':18} {readable(size['file'])}{free}")
+    for name, bytes_ in size["tables"].items():
+        echo(f"{'':18} {readable(bytes_)} in {name}")
     for source in report["sources"]:
         echo(f"source {source['source']}: {source['files']} files with text, {source['chunks']} chunks")
     if watching := watching_in_words(report["watch"]):
         echo(f"kept fresh: {watching}")
     for notice in report["notices"]:
         click.secho(printable(notice["message"]), fg="yellow")
+    for problem in disk.problems() if disk else ():
+        more = ", …" if problem.count > len(problem.examples) else ""
+        echo(f"{problem.code.replace('_', ' ')}: {', '.join(problem.examples)}{more}".replace("\n", " "))
+
+
+@agent_memory.command()
+@database_option
+@click.option("--fix", is_flag=True, help="Mend what can be mended, and say what was done.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@one_line_errors
+def doctor(database: Path, fix: bool, as_json: bool) -> None:
+    """Say what is wrong with an index, and mend it.
+
+    Examples:
+
+    \b
+        datasette agent-memory doctor -d memory.db
+        datasette agent-memory doctor --fix -d memory.db
+
+    Exits with 0 where nothing is wrong, and else with 1 and a line for each problem. Embeddings
+    that the cache, another chunk or the vector table has are not computed again. Files are only
+    read, and a database that another program made is only looked at.
+    """
+    from .doctor import diagnose, mend
+    from .progress import IndexProgress, ProgressBar
+
+    with ProgressBar("Inspecting") as bar, IndexProgress(as_json, dry_run=False) as progress:
+        diagnosis = mend(database, progress, bar.at) if fix else diagnose(database, bar.at)
+    if as_json:
+        echo_json(diagnosis.as_json())
+    else:
+        for done in diagnosis.done:
+            echo(f"Done: {done}")
+        for problem in diagnosis.problems:
+            shown = f" ({', '.join(problem.examples)})".replace("\n", " ") if problem.examples else ""
+            mended_by = problem.command.replace("DATABASE", str(database)) if problem.command else None
+            echo(f"{problem.message}{shown}" + (f"; mended by: {mended_by}" if mended_by else ""))
+        for unchecked in diagnosis.unchecked:
+            echo(f"Not looked at: {unchecked}", err=True)
+        if not diagnosis.problems:
+            echo(f"{database}: nothing is wrong")
+    if diagnosis.problems:
+        raise click.exceptions.Exit(1)
+
+
+@agent_memory.command()
+@database_option
+@click.option("--undo", is_flag=True, help="Have all embeddings in the cache again.")
+@one_line_errors
+def compact(database: Path, undo: bool) -> None:
+    """Make the file of an index smaller, now and in later runs.
+
+    Example:
+
+    \b
+        datasette agent-memory compact -d memory.db
+
+    What a chunk holds is dropped from the cache, and goes back there when the chunk is removed:
+    nothing is embedded again. Vectors are written with 6 decimals, which changes no ranking. Other
+    programs can read the index as before.
+    """
+    from . import compaction
+    from .progress import ProgressBar
+    from .sizes import readable
+
+    with ProgressBar("Compacting") as bar:
+        sizes = compaction.undo(database) if undo else compaction.compact(database, bar.at)
+    echo(f"{database}: {readable(sizes.before)} before, {readable(sizes.after)} now")
+
+
+@agent_memory.command()
+@click.argument("out", type=click.Path(path_type=Path, allow_dash=True))
+@database_option
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@one_line_errors
+def export(out: Path, database: Path, force: bool) -> None:
+    """Write an index as JSON lines, or copy its database.
+
+    Examples:
+
+    \b
+        datasette agent-memory export memory.jsonl -d memory.db
+        datasette agent-memory export backup.db -d memory.db
+        datasette agent-memory export - -d memory.db | gzip > memory.jsonl.gz
+
+    OUT is a copy of the database where its name ends with .db, .sqlite or .sqlite3, and JSON lines
+    otherwise; - is the standard output. Either is of one moment, while others read and write. The
+    full-text and vector tables are not in the lines: import makes them again.
+    """
+    from .progress import ProgressBar
+    from .transfer import copy_database, is_database_name, write_file, write_lines
+
+    if str(out) == "-":
+        write_lines(database, sys.stdout.buffer)
+        return
+    if out.resolve() == database.resolve():
+        raise click.UsageError("OUT is the database itself")
+    if out.exists() and not force:
+        raise click.ClickException(printable(f"{out}: is there already; --force replaces it"))
+    with ProgressBar("Exporting") as bar:
+        copy_database(database, out) if is_database_name(out) else write_file(database, out, bar.at)
+    echo(f"Exported {database} to {out}")
+
+
+@agent_memory.command(name="import")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@database_option
+@click.option("--force", is_flag=True, help="Replace the index in a database that is there.")
+@one_line_errors
+def import_(file: Path, database: Path, force: bool) -> None:
+    """Make an index of what export has written.
+
+    Example:
+
+    \b
+        datasette agent-memory import memory.jsonl -d memory.db
+
+    FILE is one of JSON lines, or - for the standard input. The database is made whole or not at
+    all, and with --force in one transaction, so that whoever reads it goes on. Nothing is embedded.
+    """
+    from .transfer import read_lines
+
+    try:
+        with click.open_file(str(file), "rb") as lines:
+            counts = read_lines(lines, str(file), database, force)
+    except OSError as error:
+        raise click.ClickException(
+            printable(f"{file}: {(error.strerror or 'cannot be read').lower()}")
+        ) from error
+    echo(f"Imported {counts.get('files', 0):,} files and {counts.get('chunks', 0):,} chunks into {database}")
 
 
 @agent_memory.command()

@@ -26,7 +26,7 @@ from .connections import (
     open_writable,
     sqlite3,
 )
-from .embeddings.base import EmbeddingError, Provider, TemporaryError, to_json
+from .embeddings.base import EmbeddingError, Provider, TemporaryError
 from .embeddings.batches import Embedded, Interrupted, Text, embed_in_batches
 from .embeddings.cache import Embedding, EmbeddingCache
 from .embeddings.chain import PassedOver
@@ -280,6 +280,7 @@ class _Run:
             self._write_meta()
         if not self.settings.dry_run:
             self._fill_passages()
+            self.writer.keep_compact()
         if self.settings.max_cached is not None and not self.settings.dry_run:
             self.writer.prune_cache(self.settings.max_cached)
         self.report.dims = self.writer.dims
@@ -513,7 +514,7 @@ class _Run:
 
     def _keep_embedded(self, embedded: Embedded, keep: Callable[[dict[str, Embedding]], None]) -> None:
         if embedded.vectors:
-            keep({hash: to_json(vector) for hash, vector in embedded.vectors.items()})
+            keep({hash: self.writer.as_stored(vector) for hash, vector in embedded.vectors.items()})
         refused = [one.text.hash for one in embedded.refused if one.is_final]
         if refused:
             self.writer.refuse(refused)

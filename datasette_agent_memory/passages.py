@@ -107,6 +107,15 @@ def has_passages(conn: Connection) -> bool:
     return columns >= {"hash", "maker", "embeddings"}
 
 
+def create_passages(conn: Connection) -> None:
+    """Make the table where it is not there, in a transaction of the caller's."""
+    conn.execute(
+        "create table if not exists passages"
+        " (hash text primary key not null, maker text not null, embeddings blob not null)"
+    )
+    conn.execute("create index if not exists idx_chunks_hash on chunks (hash)")
+
+
 class PassageTable:
     """The table `passages` of an index that one provider's vectors are in."""
 
@@ -122,11 +131,7 @@ class PassageTable:
 
     def prepare(self) -> None:
         """Make the table, and drop rows of other makers or texts, in a transaction of the caller's."""
-        self._conn.execute(
-            "create table if not exists passages"
-            " (hash text primary key not null, maker text not null, embeddings blob not null)"
-        )
-        self._conn.execute("create index if not exists idx_chunks_hash on chunks (hash)")
+        create_passages(self._conn)
         self._conn.execute(
             "delete from passages where maker <> ? or hash not in (select hash from chunks)", (self._maker,)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -54,6 +55,8 @@ class ScanOptions:
     only: tuple[str, ...] = ()
     #: Whether the root is a folder of notes and taken whole, None to go by what is in it.
     whole: bool | None = None
+    #: When time.monotonic() passes this, the scan stops, and says so.
+    deadline: float | None = None
 
 
 @dataclass
@@ -73,6 +76,8 @@ class Found:
     folders: dict[str, Identity] = field(default_factory=dict)
     #: Those of them that have nothing in them.
     empty: list[str] = field(default_factory=list)
+    #: Whether there was no time for all of it.
+    is_cut: bool = False
 
     def leave_out(self, path: str, reason: str) -> None:
         """Name what was seen and is no file to index."""
@@ -313,6 +318,9 @@ class _Scan:
             self._found.empty.append(prefix)
 
     def _entries(self, prefix: str, folder: Path) -> list[os.DirEntry[str]]:
+        if self._options.deadline is not None and time.monotonic() > self._options.deadline:
+            self._found.is_cut = True
+            return []
         try:
             with os.scandir(folder) as entries:
                 return sorted(entries, key=lambda entry: entry.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -307,11 +308,24 @@ def _short(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
 
 
-def _width(vec_sql: str | None, embedding: Any, meta: dict[str, Any]) -> int | None:
+def width_in(meta: Mapping[str, Any]) -> int | None:
+    """The width of the vectors that `meta` speaks of, None where it says none that can be."""
+    from .config import MAX_DIMENSIONS  # which needs this module
+
+    dims = meta.get("vectorDims")
+    return dims if isinstance(dims, int) and 0 < dims <= MAX_DIMENSIONS else None
+
+
+def declared_width(vec_sql: str | None) -> int | None:
+    """The width of a vec0 table's vectors, by its DDL."""
     declared = re.search(r"\bfloat\s*\[\s*(\d+)\s*\]", vec_sql or "", re.IGNORECASE)
-    if declared:
-        return int(declared[1])
+    return int(declared[1]) if declared else None
+
+
+def _width(vec_sql: str | None, embedding: Any, meta: dict[str, Any]) -> int | None:
+    declared = declared_width(vec_sql)
+    if declared is not None:
+        return declared
     if embedding is None or not isinstance(embedding[0], str):
-        dims = meta.get("vectorDims")
-        return dims if isinstance(dims, int) else None
+        return width_in(meta)
     return embedding[0].count(",") + 1

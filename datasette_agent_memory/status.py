@@ -8,12 +8,15 @@ from typing import Any
 
 from .connections import Connection, snapshot, sqlite3
 from .dates import moment_in_words
+from .disk import DiskState, look_at_disk
 from .embeddings import NO_PROVIDER
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
+from .integrity import quick_problems
 from .notices import Notice, provider_of, usable_sides
 from .schema import MemoryIndex, as_text, as_time
 from .search import NotAMemoryDatabase
+from .sizes import read_sizes
 from .watching import watch_of_others
 
 
@@ -21,18 +24,22 @@ def read_status(
     conn: Connection,
     providers: Providers = PROVIDERS_OF_ENVIRONMENT,
     watch: Mapping[str, Any] | None = None,
+    disk: DiskState | None = None,
 ) -> dict[str, Any]:
     """Counts, model and notices of a database's index, and what keeps it fresh, of this process or, as
-    far as can be known, of another one; raises NotAMemoryDatabase."""
+    far as can be known, of another one; raises NotAMemoryDatabase.
+
+    Its files are looked at in the folder that was indexed alone, unless `disk` says what they are.
+    """
     with snapshot(conn):
-        status = _read_status(conn, providers)
+        status = _read_status(conn, providers, disk)
     file = conn.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
     if watch is None and file:
         watch = watch_of_others(Path(file))
     return {**status, "watch": watch}
 
 
-def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
+def _read_status(conn: Connection, providers: Providers, disk: DiskState | None) -> dict[str, Any]:
     index = MemoryIndex.read(conn)
     if index is None:
         raise NotAMemoryDatabase
@@ -42,6 +49,8 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
     failure = QUERY_VECTORS.failure(provider) if provider else None
     if failure:
         notices.append(Notice("embedding_failed", f"The last query could not be embedded: {failure}."))
+    disk = disk or look_at_disk(conn, index)
+    problems = [*quick_problems(conn, index), *(disk.problems() if disk else ())]
     sources = conn.execute(
         f"select source, count(distinct path), count(*) from {layout.chunks} group by source order by source"
     ).fetchall()
@@ -73,9 +82,16 @@ def _read_status(conn: Connection, providers: Providers) -> dict[str, Any]:
         "tokenizer": index.meta.get("ftsTokenizer"),
         "indexed_at": as_time(updated),
         "chain": _chain(index, {notice.code: notice.message for notice in notices}),
+        "on_disk": disk.counts() if disk else None,
+        "size": read_sizes(conn, index),
         "notices": [
-            {"code": notice.code, "message": notice.message, "command": _MENDING.get(notice.code)}
+            {"code": notice.code, "message": notice.message, "command": _command(notice.code, index)}
             for notice in notices
+        ]
+        + [
+            # Without the examples: they may be names that nobody has shown to the index.
+            {"code": problem.code, "message": f"{problem.message}.", "command": problem.command}
+            for problem in problems
         ],
     }
 
@@ -94,6 +110,14 @@ _MENDING = {
     "model_unavailable": f"{_INDEX} --provider embedded",
     "no_sqlite_vec": "pip install pysqlite3 sqlite-vec",
 }
+
+
+def _command(code: str, index: MemoryIndex) -> str | None:
+    """The command that mends what a notice says; the folder is named where it is not remembered."""
+    command = _MENDING.get(code)
+    return command.replace(" FOLDER", "") if command and index.meta.get("root") else command
+
+
 #: Of these notices each says that queries are not embedded, and why.
 _NOT_ANSWERING = ("model_unavailable", "dimension_mismatch", "embedding_failed")
 

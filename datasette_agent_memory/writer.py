@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .chunked import FileDetails, read_details
 from .chunking import Chunk
+from .compact_form import COMPACT_DECIMALS, cache_chunks, drop_held, is_compact, set_compact
 from .config import PLUGIN_NAME
 from .connections import (
     INSTALL_SQLITE_VEC,
@@ -30,7 +31,7 @@ from .connections import (
 )
 from .context import Place, context_terms
 from .embeddings import KEYWORDS_ONLY_MODEL, NO_PROVIDER
-from .embeddings.base import usable_embedding
+from .embeddings.base import to_json, usable_embedding
 from .embeddings.cache import NO_EMBEDDING, Embedding, EmbeddingCache, prune
 from .keywords import cjk_terms
 from .layouts import SIX_TABLES, find_layout
@@ -43,13 +44,14 @@ from .schema import (
     has_cjk_column,
     read_meta,
     read_pending,
+    width_in,
     write_meta,
 )
 from .scopes import paths_of
 from .sources import SESSIONS, SourceFile, SourceText, sha256
 
 if TYPE_CHECKING:
-    from .embeddings.base import Provider
+    from .embeddings.base import Provider, Vectors
     from .embeddings.batches import Text
 
 #: How the columns of chunks_fts are made that hold more than the text.
@@ -125,7 +127,7 @@ class IndexWriter:
             "ftsTokenizer": FTS_TOKENIZER,
             "searchTerms": _SEARCH_TERMS,
         }
-        self.has_index = _check_database(conn, database)
+        self.has_index = check_database(conn, database)
         self.meta = read_meta(conn) if self.has_index else {}
         self._first_meta = self.meta
         #: Whether the database says of itself that it is an index of this project's.
@@ -139,7 +141,7 @@ class IndexWriter:
         #: The width of the vectors, None where that is known only from the first one.
         self.dims = provider.dims if provider else None
         if provider is not None and self.has_index and not self.needs_rebuild:
-            dims = self.meta.get("vectorDims")
+            dims = width_in(self.meta)
             self.needs_rebuild = None not in (self.dims, dims) and self.dims != dims
             self.dims = self.dims or dims
         self._pending_rows: dict[str, list[tuple[int, str]]] = {}
@@ -231,6 +233,8 @@ class IndexWriter:
         """One transaction that begins with an index without files; the old one answers until its end."""
         use_wal(self.conn)
         with self.writing():
+            if is_compact(self.conn):
+                cache_chunks(self.conn, self.meta)
             for table in ("chunks", "files", "file_details", "chunks_fts", "chunks_vec"):
                 self.conn.execute(f"drop table if exists {table}")
             self._has_vec_table = False
@@ -238,6 +242,15 @@ class IndexWriter:
             create_tables(self.conn)
             self._fill_vec()
             yield
+
+    def fill_tables(self, fts: bool = True, vec: bool = True) -> None:
+        """Make the full-text and the vector table again from chunks."""
+        with self.writing():
+            if fts:
+                self._fill_fts()
+            if vec:
+                self._fill_vec()
+            self._count_pending_again()
 
     def cache(self, embeddings: dict[str, Embedding]) -> None:
         """Keep embeddings by the hashes of their texts."""
@@ -308,6 +321,18 @@ class IndexWriter:
             meta = {**read_meta(self.conn), "failure": failure}
             write_meta(self.conn, meta)
         self.meta = meta
+
+    def as_stored(self, vector: Vectors) -> Embedding:
+        """A vector as this index holds it."""
+        return to_json(vector, COMPACT_DECIMALS if is_compact(self.conn) else None)
+
+    def keep_compact(self) -> None:
+        """Where an index is compact, drop from its cache what its chunks hold by now."""
+        if is_compact(self.conn):
+            with self.writing():
+                # A rebuild has made the table anew, without it.
+                set_compact(self.conn, True)
+                drop_held(self.conn, self.meta)
 
     def prune_cache(self, most: int) -> None:
         """Keep the newest rows of the cache, of all providers, up to this number."""
@@ -557,7 +582,10 @@ class IndexWriter:
 
     def _delete_chunks(self, rows: Sequence[Any]) -> None:
         aligned = True
+        compact = is_compact(self.conn)
         for rowid, identifier, _ in rows:
+            if compact:
+                cache_chunks(self.conn, self.meta, "rowid = ?", rowid)
             # A row of chunks and its row of chunks_fts share their rowid, so that no scan is
             # needed, until somebody's VACUUM gives the rows of chunks other ones.
             deleted = self.conn.execute(
@@ -579,7 +607,7 @@ class IndexWriter:
         return _table_names(self.conn)
 
 
-def _check_database(conn: Connection, database: Path) -> bool:
+def check_database(conn: Connection, database: Path) -> bool:
     """Whether the database has an index of ours; raises DatabaseError where it has another's."""
     tables = _table_names(conn)
     taken = sorted(tables & set(vars(SIX_TABLES).values()))

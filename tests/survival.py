@@ -22,9 +22,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from datasette_agent_memory.doctor import diagnose
-
 from datasette_agent_memory.connections import open_readonly
+from datasette_agent_memory.doctor import diagnose
 from datasette_agent_memory.files import read_file
 from datasette_agent_memory.search import search
 

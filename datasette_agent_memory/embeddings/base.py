@@ -194,9 +194,10 @@ def unit_length(vectors: NDArray[Any]) -> Vectors:
     return units
 
 
-def to_json(vector: Vectors) -> str:
-    """A JSON array that gives the same float32 values back."""
-    return "[" + ",".join([f"{value:.9g}" for value in vector.tolist()]) + "]"
+def to_json(vector: Vectors, decimals: int | None = None) -> str:
+    """A JSON array that gives the same float32 values back, or values of so many decimals."""
+    form = ".9g" if decimals is None else f".{decimals}f"
+    return "[" + ",".join([format(value, form) for value in vector.tolist()]) + "]"
 
 
 def usable_embedding(text: object, dims: int | None) -> Vectors | None:

@@ -20,8 +20,12 @@ class EmbeddingCache:
     """The embeddings of one provider in a database's `embedding_cache`, by the hashes of texts."""
 
     def __init__(self, conn: Connection, provider: Provider) -> None:
+        from ..compact_form import is_compact, is_made_by  # which needs this module
+
         self._conn = conn
         self._provider = provider
+        #: Whether the chunks hold embeddings of this provider that the cache does not.
+        self._has_chunks = is_compact(conn) and is_made_by(conn, provider)
 
     def read(self, hashes: Iterable[str], dims: int | None) -> dict[str, Embedding]:
         """The embeddings of this width, or of the first one's, that are there; a damaged one counts as
@@ -45,6 +49,11 @@ class EmbeddingCache:
                 f" and provider_key in ({', '.join('?' * len(keys))}) and hash = ?",
                 (self._provider.name, self._provider.model, *keys, hash),
             ).fetchall()
+            if not rows and self._has_chunks:
+                rows = self._conn.execute(
+                    "select embedding from chunks where hash = ? and model = ? and embedding <> ? limit 1",
+                    (hash, self._provider.model, NO_EMBEDDING),
+                ).fetchall()
         except sqlite3.Error:  # no such table
             return []
         return [embedding for (embedding,) in rows]
