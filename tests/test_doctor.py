@@ -217,6 +217,19 @@ def test_files_on_disk_are_compared(indexed, found, database):
     assert len(diagnose(database).problems) == 3
 
 
+def test_transcripts_are_among_the_files(indexed, index, tiny, found, tmp_path):
+    transcripts = tmp_path / "sessions"
+    transcripts.mkdir()
+    message = {"type": "message", "message": {"role": "user", "content": "Where does the heron nest?"}}
+    (transcripts / "a.jsonl").write_text(json.dumps(message) + "\n")
+    index(indexed, tiny, sessions=[transcripts])
+    assert found() == set()
+    with open(transcripts / "a.jsonl", "a") as file:
+        file.write(json.dumps(message) + "\n")
+    (transcripts / "b.jsonl").write_text(json.dumps(message) + "\n")
+    assert found() == {"files_changed", "files_not_indexed"}
+
+
 @pytest.mark.needs_sqlite_vec
 def test_a_mending_that_is_cut_short_changes_nothing(indexed, change, database, all_rows, monkeypatch):
     change("delete from chunks_fts where rowid = 1", "update chunks set embedding = 'x' where rowid = 2")
