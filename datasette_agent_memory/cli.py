@@ -275,8 +275,8 @@ def _watch(
     stop: threading.Event,
 ) -> None:
     """Keep an index fresh that has just been made, until `stop` is set."""
-    from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT
-    from .watching import Watcher, WatchState, settings_as_made
+    from .remembered import settings_of
+    from .watching import Watcher, WatchState
 
     told = set(report.skipped if report else ())
 
@@ -284,7 +284,7 @@ def _watch(
         if not database.exists():  # somebody has removed it
             return replace(first, force=False)
         # As it was made, by us or, since, by another run.
-        made = settings_as_made(database, PROVIDERS_OF_ENVIRONMENT)
+        made = settings_of(database)
         return replace(made, cache_from=first.cache_from, max_cached=first.max_cached)
 
     def tell_run(report: IndexReport) -> None:

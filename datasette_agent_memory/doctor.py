@@ -164,11 +164,10 @@ def _version(conn: Connection) -> int:
 
 def _run(database: Path, meta: dict[str, Any], listener: Listener | None) -> list[str]:
     """Read the files again that need it; what could not be done is found by the next inspection."""
-    settings = settings_of(meta)
-    if settings is None:
+    if root_of(meta) is None:
         return []
     try:
-        report = update_index(database, settings, listener)
+        report = update_index(database, settings_of(database), listener)
     except AgentMemoryError as error:
         if error.is_interruption:
             raise

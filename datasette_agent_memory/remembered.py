@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from .config import ParameterError
-from .connections import Connection
-from .disk import root_of
+from .connections import Connection, open_readonly
 from .embeddings import NO_PROVIDER
-from .embeddings.base import EmbeddingError, Provider
-from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, AbsentProvider, Chain
-from .ingest import IndexSettings, chunk_size
-from .schema import width_in
+from .embeddings.base import Provider
+from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, AbsentProvider, PassedOver, Providers
+from .errors import AgentMemoryError
+from .ingest import IndexSettings, chunk_size, remembered_root
+from .schema import passed_over_in, read_meta, width_in
 from .writer import IndexWriter
+
+
+class NotRemembered(AgentMemoryError):
+    """An index does not say what it was made of."""
 
 
 def writer_of(conn: Connection, database: Path, meta: Mapping[str, Any]) -> IndexWriter:
@@ -27,35 +31,30 @@ def writer_of(conn: Connection, database: Path, meta: Mapping[str, Any]) -> Inde
     return IndexWriter(conn, database, Path(str(meta.get("root"))), provider, tokens, overlap)
 
 
-def settings_of(meta: Mapping[str, Any]) -> IndexSettings | None:
-    """The settings that a run goes on with, None where its folder is not there."""
-    root = root_of(meta)
+def settings_of(database: Path, providers: Providers = PROVIDERS_OF_ENVIRONMENT) -> IndexSettings:
+    """How an index was made, to bring it up to date with its own model and no other.
+
+    Raises NotRemembered, DatabaseError, and EmbeddingError where its model is another one here.
+    """
+    with open_readonly(database) as conn:
+        meta = read_meta(conn)
+    root = remembered_root(meta)
     if root is None:
-        return None
+        raise NotRemembered(f"{database}: does not say of which folder it is the index")
+    try:
+        chain = providers.choose(str(meta.get("provider") or NO_PROVIDER), meta=meta, is_asked_now=False)
+    except ValueError as error:
+        raise NotRemembered(f"{database}: {error}") from error
     tokens, overlap = _chunk_size(meta)
-    chain = _chain_of(meta)
     asked = meta.get("asked")
     return IndexSettings(
         root,
-        providers=chain.providers,
-        passed_over=chain.passed_over,
+        providers=chain.providers[:1],
         asked=asked if isinstance(asked, dict) else None,
+        passed_over=[PassedOver(**one) for one in passed_over_in(meta)],
         chunk_tokens=tokens,
         chunk_overlap=overlap,
     )
-
-
-def _chain_of(meta: Mapping[str, Any]) -> Chain:
-    from .options import asked_providers, choose_chain
-
-    if isinstance(meta.get("asked"), dict):
-        return choose_chain(asked_providers(None, None, None, meta), meta, is_asked_now=False)
-    if meta.get("provider") in (None, NO_PROVIDER):
-        return Chain([None])
-    try:
-        return Chain([PROVIDERS_OF_ENVIRONMENT.of_index(meta)])
-    except EmbeddingError as error:
-        return Chain([AbsentProvider(meta, str(error))])
 
 
 def _chunk_size(meta: Mapping[str, Any]) -> tuple[int, int]:

@@ -80,12 +80,7 @@ class MemoryIndex:
     @property
     def passed_over(self) -> list[dict[str, str]]:
         """The providers that were to make the vectors, and why they did not."""
-        passed_over = self.meta.get("passedOver")
-        return [
-            {"provider": _short(one.get("provider")), "reason": _short(one.get("reason"))}
-            for one in (passed_over[:10] if isinstance(passed_over, list) else [])
-            if isinstance(one, dict)
-        ]
+        return passed_over_in(self.meta)
 
     @property
     def provider(self) -> str:
@@ -140,6 +135,16 @@ def _has_sessions(conn: Connection, layout: Layout) -> bool:
         return bool(conn.execute(query).fetchone()[0])
     except sqlite3.Error:  # a column is missing
         return False
+
+
+def passed_over_in(meta: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The providers that were to make an index's vectors, and why they did not."""
+    passed_over = meta.get("passedOver")
+    return [
+        {"provider": _short(one.get("provider")), "reason": _short(one.get("reason"))}
+        for one in (passed_over[:10] if isinstance(passed_over, list) else [])
+        if isinstance(one, dict)
+    ]
 
 
 def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from .config import PLUGIN_NAME
 from .embeddings.server import load_secrets, providers_of
 from .ingest import IndexSettings
 from .layouts import SIX_TABLES
+from .remembered import settings_of
 from .schema import MemoryIndex
 from .terminal import printable
-from .watching import Watcher, WatchState, settings_as_made
+from .watching import Watcher, WatchState
 
 #: How long the end of a process waits for a run to stop.
 _PATIENCE_S = 5.0
@@ -45,7 +46,7 @@ def watch(datasette: Any, database: Any, index: MemoryIndex) -> None:
 
     def settings() -> IndexSettings:
         asyncio.run(load_secrets(datasette))
-        return settings_as_made(file, providers_of(datasette))
+        return settings_of(file, providers_of(datasette))
 
     def tell(state: WatchState) -> None:
         # That one is waiting for one's turn, or all is well, is for the status alone.

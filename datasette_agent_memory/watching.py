@@ -17,15 +17,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from .connections import open_readonly
-from .embeddings.chain import PassedOver, Providers
 from .errors import AgentMemoryError
-from .ingest import IndexSettings, chunk_size, remembered_root, update_index
+from .ingest import IndexSettings, update_index
 from .locks import is_watched, watching_turn
 from .options import index_meta
 from .report import IndexReport
 from .scan import IGNORED_FOLDERS, find_files
-from .schema import MemoryIndex
 from .scopes import Scope
 from .sessions import is_transcript
 
@@ -53,10 +50,6 @@ _MAX_REASON_CHARS = 200
 State = Literal["starting", "watching", "looking", "indexing", "waiting", "failed", "off"]
 
 
-class NotWatchable(AgentMemoryError):
-    """An index does not say what it is to be kept fresh with."""
-
-
 @dataclass(frozen=True)
 class WatchState:
     """What a watcher is doing, since when, and why if that is not plain."""
@@ -78,33 +71,6 @@ def watch_of_others(database: Path) -> dict[str, Any] | None:
     if not is_watched(database):
         return None
     return {"state": "watching", "detail": "by another process", "since": None, "last_run": None}
-
-
-def settings_as_made(database: Path, providers: Providers) -> IndexSettings:
-    """How an index was made, to bring it up to date with its own model and no other.
-
-    Raises AgentMemoryError.
-    """
-    with open_readonly(database) as conn:
-        index = MemoryIndex.read(conn)
-    meta = index.meta if index else {}
-    root = remembered_root(meta)
-    if index is None or root is None:
-        raise NotWatchable(f"{database}: does not say of which folder it is the index")
-    try:
-        chain = providers.choose(index.provider, meta=meta, is_asked_now=False)
-    except ValueError as error:
-        raise NotWatchable(f"{database}: {error}") from error
-    tokens, overlap = chunk_size(meta)
-    asked = meta.get("asked")
-    return IndexSettings(
-        root,
-        providers=chain.providers[:1],
-        asked=asked if isinstance(asked, dict) else None,
-        passed_over=[PassedOver(**one) for one in index.passed_over],
-        chunk_tokens=tokens,
-        chunk_overlap=overlap,
-    )
 
 
 def scope_of(database: Path, settings: IndexSettings) -> Scope:

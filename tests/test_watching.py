@@ -21,16 +21,15 @@ from datasette_agent_memory.embeddings.base import TemporaryError
 from datasette_agent_memory.embeddings.chain import Providers
 from datasette_agent_memory.ingest import IndexSettings
 from datasette_agent_memory.locks import is_watched, watching_turn
+from datasette_agent_memory.remembered import NotRemembered, settings_of
 from datasette_agent_memory.scan import ScanOptions
 from datasette_agent_memory.scopes import Scope
 from datasette_agent_memory.status import read_status
 from datasette_agent_memory.watching import (
-    NotWatchable,
     Watcher,
     folders_to_watch,
     kind_of_change,
     retry_wait_s,
-    settings_as_made,
 )
 
 #: However busy the machine is.
@@ -386,7 +385,7 @@ def test_an_index_is_kept_as_it_was_made(workspace, database, index, tiny, rows)
     root = workspace({"MEMORY.md": "The heron nests."})
     asked = {"names": "tiny", "dimensions": None}
     index(root, tiny, chunk_tokens=50, chunk_overlap=5, asked=asked)
-    settings = settings_as_made(database, Providers())
+    settings = settings_of(database, Providers())
     assert (settings.root, settings.chunk_tokens, settings.chunk_overlap) == (root, 50, 5)
     assert (list(settings.providers), settings.asked, settings.force) == ([tiny], asked, False)
     with watched(database, settings) as one:
@@ -401,5 +400,5 @@ def test_an_index_is_kept_as_it_was_made(workspace, database, index, tiny, rows)
 def test_an_index_that_does_not_say_how(workspace, database, index, change, meta):
     index(workspace({"MEMORY.md": "x"}))
     change(f"update meta set value = '{meta}' where key = 'memory_index_meta_v1'")
-    with pytest.raises(NotWatchable, match=r"memory\.db: "):
-        settings_as_made(database, Providers())
+    with pytest.raises(NotRemembered, match=r"memory\.db: "):
+        settings_of(database, Providers())
