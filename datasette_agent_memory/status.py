@@ -13,6 +13,7 @@ from .embeddings import NO_PROVIDER
 from .embeddings.chain import PROVIDERS_OF_ENVIRONMENT, Providers
 from .embeddings.queries import QUERY_VECTORS
 from .integrity import quick_problems
+from .layouts import SIX_TABLES
 from .notices import Notice, provider_of, usable_sides
 from .schema import MemoryIndex, as_text, as_time
 from .search import NotAMemoryDatabase
@@ -54,7 +55,10 @@ def _read_status(conn: Connection, providers: Providers, disk: DiskState | None)
     sources = conn.execute(
         f"select source, count(distinct path), count(*) from {layout.chunks} group by source order by source"
     ).fetchall()
-    updated = conn.execute(f"select max(updated_at) from {layout.chunks}").fetchone()[0]
+    # The newest row is the last: to read them all, past their vectors, would take longer than the rest.
+    newest = "updated_at" if layout == SIX_TABLES else "max(updated_at)"
+    order = "order by rowid desc limit 1" if layout == SIX_TABLES else ""
+    updated = conn.execute(f"select {newest} from {layout.chunks} {order}").fetchone()
     return {
         "ok": True,
         "files": _count(conn, layout.files),
@@ -80,7 +84,7 @@ def _read_status(conn: Connection, providers: Providers, disk: DiskState | None)
         "chunk_tokens": index.meta.get("chunkTokens"),
         "chunk_overlap": index.meta.get("chunkOverlap"),
         "tokenizer": index.meta.get("ftsTokenizer"),
-        "indexed_at": as_time(updated),
+        "indexed_at": as_time(updated[0] if updated else None),
         "chain": _chain(index, {notice.code: notice.message for notice in notices}),
         "on_disk": disk.counts() if disk else None,
         "size": read_sizes(conn, index),
