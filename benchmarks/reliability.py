@@ -78,10 +78,26 @@ def killed_runs(runs: int) -> list[Sequence[Any]]:
                     if "--chunk-tokens" in options:
                         options = (*EMBEDDED, "--chunk-tokens", ("100", "200")[done % 2])
                     survival.kill(worker, *options)
-                rows.append((name, runs, survival.kills, 0))
-                click.echo(f"{name}: {survival.kills} of {runs} killed", err=True)
+                rows.append(_row(name, runs, survival))
+        with TemporaryDirectory() as folder:
+            survival = Survival(Path(folder), len(KINDS))
+            assert worker.run(*survival.arguments("index", EMBEDDED)) == 0
+            survival.memory.settle()
+            for _ in range(runs):
+                survival.kill(worker, "--fix", command="doctor", damage=survival.damage())
+            rows.append(_row("`doctor --fix` of a damaged index", runs, survival))
+            survival.kills = 0
+            for _ in range(runs):
+                survival.kill(worker, command="compact")
+                assert worker.run(*survival.arguments("compact", ("--undo",))) == 0
+            rows.append(_row("`compact`", runs, survival))
     total = [sum(row[column] for row in rows) for column in (1, 2, 3)]
     return [*rows, ("all", *total)]
+
+
+def _row(name: str, runs: int, survival: Survival) -> Sequence[Any]:
+    click.echo(f"{name}: {survival.kills} of {runs} killed", err=True)
+    return name, runs, survival.kills, 0
 
 
 def readers(rounds: int) -> Sequence[Any]:

@@ -22,7 +22,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from datasette_agent_memory.connections import open_readonly
+from datasette_agent_memory.connections import open_readonly, open_writable
 from datasette_agent_memory.doctor import diagnose
 from datasette_agent_memory.files import read_file
 from datasette_agent_memory.search import search
@@ -189,6 +189,21 @@ def beside(database: Path) -> set[str]:
     }
 
 
+#: What is done to an index for the doctor, and what it is then found to have.
+DAMAGE = {
+    "delete from chunks_fts where rowid % 3 = 0": {"chunks_without_fts"},
+    "delete from chunks where rowid % 4 = 0": {
+        "fts_of_no_chunk",
+        "vec_of_no_chunk",
+        "incomplete_files",
+    },
+    "update chunks set embedding = '[1, 2]' where rowid % 2 = 0": {"embeddings_damaged"},
+    "update chunks set hash = 'x' where rowid % 5 = 0": {"wrong_hashes", "wrong_ids", "chunks_without_vec"},
+    "insert into chunks_fts (rowid, text, id) values (1000000, 'heron', 'no chunk')": {"fts_of_no_chunk"},
+    "delete from files where rowid % 3 = 0": {"chunks_of_no_file"},
+}
+
+
 class Readers:
     """Threads that read files of an index by the API of a serving Datasette, and search it."""
 
@@ -241,22 +256,34 @@ class Survival:
         self.kills = 0
         self.seconds: dict[tuple[str, ...], float] = {}
 
-    def kill(self, worker: Worker, *options: str, command: str = "index") -> None:
-        """Kill one run at a random moment, look at what is left, and let the next run complete."""
+    def kill(
+        self, worker: Worker, *options: str, command: str = "index", damage: Sequence[str] | set[str] = ()
+    ) -> None:
+        """Kill one run at a random moment, look at what is left, and let the next run complete.
+
+        `damage` are the codes of what is wrong already.
+        """
         arguments = self.arguments(command, options)
         was_there = self.database.exists()
-        longest = self.seconds.setdefault(options, 0.5)
+        longest = self.seconds.setdefault((command, *options), 0.5)
         code = worker.run(*arguments, kill_after_s=self.chance.uniform(0, longest))
         if code == -signal.SIGKILL:
             self.kills += 1
         assert code in (0, -signal.SIGKILL), code
         assert beside(self.database) <= {"-wal", "-shm", "-journal", "-embedding"}
         if was_there or self._has_index():
-            check(self.database, self.memory.versions, UNFINISHED)
+            check(self.database, self.memory.versions, UNFINISHED | set(damage))
         started = time.perf_counter()
         assert worker.run(*arguments) == 0
-        self.seconds[options] = 0.7 * longest + 0.4 * (time.perf_counter() - started)
+        self.seconds[(command, *options)] = 0.7 * longest + 0.4 * (time.perf_counter() - started)
         self.complete(worker)
+
+    def damage(self) -> set[str]:
+        """Change the database as nobody should; the codes of what is wrong with it then."""
+        statement, codes = self.chance.choice(list(DAMAGE.items()))
+        with open_writable(self.database) as conn:
+            conn.execute(statement)
+        return codes
 
     def complete(self, worker: Worker) -> None:
         """The index is whole and up to date, and a further run changes nothing."""

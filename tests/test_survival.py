@@ -27,3 +27,12 @@ def test_killed_runs_leave_an_index_whole(tmp_path, worker, kind):
         survival.memory.change()
         survival.kill(worker, *KINDS[kind])
     assert survival.database.exists()
+
+
+def test_killed_doctors_and_compactions_lose_nothing(tmp_path, worker):
+    survival = Survival(tmp_path, seed=5)
+    assert worker.run(*survival.arguments("index", KINDS["vectors"])) == 0
+    for _ in range(3):
+        survival.memory.settle()
+        survival.kill(worker, "--fix", command="doctor", damage=survival.damage())
+        survival.kill(worker, command="compact")
