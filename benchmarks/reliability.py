@@ -1,8 +1,8 @@
 """How an index fares: runs that are killed, readers beside indexers, and files of any content.
 
 Real processes and real files in a temporary directory, with the checks of the tests (tests/survival.py
-and tests/odd_files.py): any failure ends it. The moments of the kills are random, the notes and their
-changes are the same in every run. Prints the tables of docs/reliability.md.
+and tests/odd_files.py): any damage, crash or lost text ends it with an error. The moments of the kills
+are random, the notes and their changes are the same in every run. Prints the tables of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[Sequence[str], bool]] = {
 @click.option("--files", default=10_000, show_default=True, help="Files of random content.")
 def main(runs: int, rounds: int, files: int) -> None:
     if runs:
-        table("Killed runs", ("run", "started", "killed", "damaged"), lambda: killed_runs(runs))
+        table("Killed runs", ("run", "started", "killed"), lambda: killed_runs(runs))
     if rounds:
         table("Readers", ("rounds", "runs of indexers", "answers", "failures"), lambda: [readers(rounds)])
     if files:
@@ -91,13 +91,13 @@ def killed_runs(runs: int) -> list[Sequence[Any]]:
                 survival.kill(worker, command="compact")
                 assert worker.run(*survival.arguments("compact", ("--undo",))) == 0
             rows.append(_row("`compact`", runs, survival))
-    total = [sum(row[column] for row in rows) for column in (1, 2, 3)]
+    total = [sum(row[column] for row in rows) for column in (1, 2)]
     return [*rows, ("all", *total)]
 
 
 def _row(name: str, runs: int, survival: Survival) -> Sequence[Any]:
     click.echo(f"{name}: {survival.kills} of {runs} killed", err=True)
-    return name, runs, survival.kills, 0
+    return name, runs, survival.kills
 
 
 def readers(rounds: int) -> Sequence[Any]:
@@ -116,11 +116,12 @@ def readers(rounds: int) -> Sequence[Any]:
         survival.memory.settle()
         check(survival.database, survival.memory.versions)
         server.close()
-    assert not reading.failures, reading.failures[:5]
+    for failure in reading.failures[:20]:
+        click.echo(failure, err=True)
     return str(rounds), 2 * rounds, reading.answers, len(reading.failures)
 
 
-def any_files(files: int) -> Sequence[Any]:
+def any_files(files: int) -> Sequence[Sequence[Any]]:
     """Folders of files of random content, indexed, changed and indexed again."""
     done = 0
     while done < files:
@@ -139,7 +140,7 @@ def any_files(files: int) -> Sequence[Any]:
 
         run()
         click.echo(f"{done:,} files", err=True)
-    return f"{done:,}", 0, 0
+    return [("files", done)]
 
 
 if __name__ == "__main__":
