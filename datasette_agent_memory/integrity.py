@@ -106,7 +106,7 @@ class Problem:
         what, command = _KINDS[code]
         # Of another program's index nothing is mended here.
         command = command if is_ours else None
-        return cls(code, f"{what}: {count:,}", count, examples, command == DOCTOR, command)
+        return cls(code, f"{what[0].upper()}{what[1:]}: {count:,}", count, examples, command == DOCTOR, command)
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "examples": list(self.examples)}

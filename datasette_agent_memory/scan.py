@@ -225,7 +225,7 @@ class _Scan:
             return
         transcripts = find_transcripts(folder)
         self._found.listed += transcripts.listed
-        self._note_folder(prefix, folder, is_empty=not any(folder.iterdir()))
+        self._note_folder(prefix, folder, is_empty=not (transcripts.skipped or _names(folder)))
         for one in transcripts.files:
             self._add_file(f"{prefix}/{one.path}", one.file, source=SESSIONS)
         for skipped in transcripts.skipped:
@@ -372,6 +372,13 @@ class _Scan:
 
     def _is_inside(self, real: str) -> bool:
         return any(Path(real).is_relative_to(folder) for folder in self._inside)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # whoever lists it for its files will say
+        return []
 
 
 def _identity(folder: Path) -> Identity:
