@@ -263,7 +263,7 @@ class Watcher:
 
     def _watch(self, scope: Scope) -> None:
         """Have all folders watched, and any that is made meanwhile."""
-        self._identities = {path: _identity(path) for path in (scope.root, *scope.extra)}
+        self._identities = {path: _identity(path) for path in (scope.root, *scope.extra, *scope.sessions)}
         if time.monotonic() < self._next_try_at:
             return
         try:
