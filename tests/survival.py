@@ -198,7 +198,8 @@ DAMAGE = {
         "incomplete_files",
     },
     "update chunks set embedding = '[1, 2]' where rowid % 2 = 0": {"embeddings_damaged"},
-    "update chunks set hash = 'x' where rowid % 5 = 0": {"wrong_hashes", "wrong_ids", "chunks_without_vec"},
+    # In between, the wrong chunks are gone and their files not yet read again.
+    "update chunks set hash = 'x' where rowid % 5 = 0": {"wrong_hashes", "wrong_ids", "incomplete_files"},
     "insert into chunks_fts (rowid, text, id) values (1000000, 'heron', 'no chunk')": {"fts_of_no_chunk"},
     "delete from files where rowid % 3 = 0": {"chunks_of_no_file"},
 }
