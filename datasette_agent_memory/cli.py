@@ -442,7 +442,9 @@ def status(database: Path, as_json: bool) -> None:
     if watching := watching_in_words(report["watch"]):
         echo(f"kept fresh: {watching}")
     for notice in report["notices"]:
-        click.secho(printable(notice["message"]), fg="yellow")
+        command = notice["command"]
+        mended_by = f" Mended by: {command.replace('DATABASE', str(database))}" if command else ""
+        click.secho(printable(notice["message"] + mended_by), fg="yellow")
     for problem in disk.problems() if disk else ():
         more = ", …" if problem.count > len(problem.examples) else ""
         echo(f"{problem.code.replace('_', ' ')}: {', '.join(problem.examples)}{more}".replace("\n", " "))
@@ -477,7 +479,9 @@ def doctor(database: Path, fix: bool, as_json: bool) -> None:
         for done in diagnosis.done:
             echo(f"Done: {done}")
         for problem in diagnosis.problems:
-            shown = f" ({', '.join(problem.examples)})".replace("\n", " ") if problem.examples else ""
+            more = f" and {problem.count - len(problem.examples):,} more"
+            more = more if problem.count > len(problem.examples) else ""
+            shown = f" ({', '.join(problem.examples)}{more})".replace("\n", " ") if problem.examples else ""
             mended_by = problem.command.replace("DATABASE", str(database)) if problem.command else None
             echo(f"{problem.message}{shown}" + (f"; mended by: {mended_by}" if mended_by else ""))
         for unchecked in diagnosis.unchecked:

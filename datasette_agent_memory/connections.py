@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ _HINTS = {
     "readonly": ": it, or its folder, cannot be written",
     "disk is full": "; what was indexed is kept",
     "disk I/O error": ": the disk is full or fails; what was indexed is kept",
+    "Could not insert a new vector chunk": ": the disk is full or fails; what was indexed is kept",
     "malformed": "; datasette agent-memory doctor says more",
 }
 
@@ -79,7 +80,8 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
     """A prepared connection that cannot write, to a database that is there."""
     path = Path(path)
     if not path.is_file():
-        raise DatabaseError(f"{path}: no such database file")
+        what = "is a folder, not a database file" if path.is_dir() else "no such database file"
+        raise DatabaseError(f"{path}: {what}")
     # In WAL mode a connection that could write clears away -wal and -shm behind it, and one that
     # could not leaves them.
     could_write = os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
@@ -91,6 +93,11 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
             # A WAL database in a folder that cannot be written opens only as immutable.
             conn.close()
             conn = _connect(path, "mode=ro&immutable=1")
+        elif "disk" in str(error):
+            # On a full disk there is no room for -shm, without which one connection can do alone.
+            conn.close()
+            conn = _connect(path, "mode=rw" if could_write else "mode=ro")
+            conn.execute("pragma locking_mode = exclusive")
     with database_errors(path), closing(conn):
         conn.execute("pragma query_only = 1")
         prepare(conn)
@@ -110,6 +117,7 @@ def open_writable(path: str | Path) -> Iterator[Connection]:
         conn.isolation_level = None
         prepare(conn)
         yield conn
+        _fold_in_wal(conn)
 
 
 def use_wal(conn: Connection) -> None:
@@ -123,6 +131,14 @@ def use_wal(conn: Connection) -> None:
     )
     turns(conn.execute, "pragma journal_mode=wal")
     conn.execute("pragma synchronous=normal")
+
+
+def _fold_in_wal(conn: Connection) -> None:
+    """Have all that was written in the file itself, as far as readers let it, so that a copy of it, or
+    `datasette -i`, lacks nothing."""
+    with suppress(sqlite3.Error):
+        conn.execute("pragma busy_timeout = 0")
+        conn.execute("pragma wal_checkpoint(truncate)").fetchall()
 
 
 @contextmanager

@@ -80,6 +80,7 @@ def diagnose(database: Path, progress: Progress = lambda done, total: None) -> D
             if index is None:
                 return _without_chunks(conn)
             found = inspect(conn, index, progress)
+            found.name_chunks(conn)
         disk = look_at_disk(conn, index, _LIMIT_S, with_extra=True)
     problems = found.problems() + (list(disk.problems()) if disk else [])
     if found.is_ours and disk is None and index.meta.get("root"):

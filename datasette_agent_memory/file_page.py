@@ -20,6 +20,7 @@ from .markdown import Block, can_render, relative_path, render_markdown
 from .schema import MemoryIndex
 from .search import fragment_of
 from .snippets import Snippet, Span, find_matches
+from .sources import SESSIONS
 from .visible import visible
 
 RENDERED, SOURCE = "rendered", "source"
@@ -94,7 +95,8 @@ def read_page(
         return find_matches(texts, q)
 
     is_too_much = view == RENDERED and not can_render("\n".join(shown))
-    if is_too_much:
+    # In a transcript each line is a message, and lines that belong together in Markdown don't.
+    if is_too_much or file.source == SESSIONS:
         view = SOURCE
     if view == RENDERED:
         texts = [

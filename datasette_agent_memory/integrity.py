@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ _CHECKS_FTS = (3, 44, 0)
 DOCTOR = "datasette agent-memory doctor --fix -d DATABASE"
 INDEX = "datasette agent-memory index -d DATABASE"
 REBUILD = f"{INDEX} --force"
+AFRESH = "datasette agent-memory index FOLDER -d DATABASE --force"
 
 #: Of each code what is said of it, and the command that mends it.
 _KINDS: dict[str, tuple[str, str | None]] = {
@@ -106,7 +108,9 @@ class Problem:
         what, command = _KINDS[code]
         # Of another program's index nothing is mended here.
         command = command if is_ours else None
-        return cls(code, f"{what[0].upper()}{what[1:]}: {count:,}", count, examples, command == DOCTOR, command)
+        return cls(
+            code, f"{what[0].upper()}{what[1:]}: {count:,}", count, examples, command == DOCTOR, command
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "examples": list(self.examples)}
@@ -117,6 +121,8 @@ class Findings:
     """What an inspection has found."""
 
     is_ours: bool
+    #: The table of the chunks.
+    chunks: str
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
     #: What could not be looked at, in plain words.
@@ -138,12 +144,25 @@ class Findings:
         if example is not None and len(examples) < _EXAMPLES:
             examples.append(as_text(example)[:_MAX_EXAMPLE_CHARS])
 
+    def name_chunks(self, conn: Connection) -> None:
+        """Have examples that are ids of chunks say where these are, which is what people know."""
+        query = f"select path, start_line from {self.chunks} where id = ?"
+        for examples in self.examples.values():
+            for number, example in enumerate(examples):
+                with suppress(sqlite3.Error):
+                    if row := conn.execute(query, (example,)).fetchone():
+                        examples[number] = f"{as_text(row[0])}:{as_text(row[1])}"[:_MAX_EXAMPLE_CHARS]
+
     def problems(self) -> list[Problem]:
-        return [
+        problems = [
             Problem.of(code, self.counts[code], tuple(self.examples[code]), self.is_ours)
             for code in _KINDS
             if code in self.counts
         ]
+        if self.is_ours and "meta_damaged" in self.counts:
+            # Without it nothing says what the rest was made of, and with which model.
+            problems = [replace(one, is_fixable=False, command=AFRESH) for one in problems]
+        return problems
 
 
 def is_ours(conn: Connection, meta: Mapping[str, Any]) -> bool:
@@ -201,7 +220,7 @@ class _Inspection:
         names = conn.execute("select name from sqlite_master where type = 'table'")
         self.tables = {as_text(row[0]) for row in names}
         self.is_ours = is_ours(conn, index.meta)
-        self.found = Findings(self.is_ours)
+        self.found = Findings(self.is_ours, self.layout.chunks)
         self.has_vectors = index.provider != NO_PROVIDER
         #: What meta says, before what the vector table says.
         self.dims = width_in(index.meta) or index.dims

@@ -136,6 +136,12 @@ def _missing_vectors(index: MemoryIndex, providers: Providers) -> Notice | None:
             "datasette agent-memory index --provider embedded adds them.",
         )
     made_by = f"{index.provider} {index.model}".strip()
+    if index.provider == NO_PROVIDER:
+        return Notice(
+            "model_unavailable",
+            "The index does not say which model made its vectors, so search is by keyword only; "
+            "datasette agent-memory index FOLDER --force makes it again.",
+        )
     try:
         provider = providers.of_index(index.meta)
     except EmbeddingError as error:

@@ -137,6 +137,19 @@ ORDER BY size DESC, path
 LIMIT 100""",
     )
     yield ReadyQuery(
+        "agent_memory_front_matter",
+        "Front matter",
+        "What files say of themselves at their beginning, a row for each value: title, tags, dates.",
+        """\
+SELECT file_details.path, property.key AS property,
+  coalesce(item.value, property.value) AS value
+FROM file_details
+CROSS JOIN json_each(file_details.properties) AS property
+LEFT JOIN json_each(CASE property.type WHEN 'array' THEN property.value ELSE '[]' END) AS item
+ORDER BY property, value, file_details.path
+LIMIT 10000""",
+    )
+    yield ReadyQuery(
         "agent_memory_without_vectors",
         "Chunks without a vector",
         "What a search by meaning cannot find, since it has not been embedded, or was refused.",

@@ -15,6 +15,9 @@ _PRIVATE_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----", re.IGNORECASE
 #: What stands of a key whose end is cut off.
 _PRIVATE_KEY_BODY = re.compile(r"(?:\s+[A-Za-z0-9+/=]{20,})+")
 
+#: A password without a form of its own has a digit or a sign in it.
+_SPOKEN = r"(?=[^\s\d@#$%&*_+=!]{0,64}[\d@#$%&*_+=!])[!-~]{3,}[^\s.,;!?]"
+
 #: OpenClaw's forms, then more tokens with a prefix of their own. The last group is the secret. A
 #: match is tried once at each place and never goes back further than the word it stands in, so
 #: that no text takes longer than its length.
@@ -28,6 +31,7 @@ _FORMS = [
         # Headers.
         r"Authorization\s*[:=]\s*Bearer\s+([A-Za-z0-9._\-+=]+)",
         r"\bBearer\s+([A-Za-z0-9._\-+=]{18,})\b",
+        r"Authorization\s*[:=]\s*Basic\s+([A-Za-z0-9+/=]+)",
         # Tokens that say what they are.
         r"\b(sk-[A-Za-z0-9_-]{8,})\b",
         r"\b(ghp_[A-Za-z0-9]{20,})\b",
@@ -46,6 +50,10 @@ _FORMS = [
         r"\b(hf_[A-Za-z0-9]{20,})\b",
         r"\b((?:AKIA|ASIA)[0-9A-Z]{16})\b",
         r"\b(eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+)",
+        # As people say it; words of the language alone are none.
+        rf"\b(?:password|passphrase|passwort|kennwort)\s+(?:is|ist)\s*:?\s*({_SPOKEN})",
+        rf"\b(?:pw|pwd|passwort|kennwort|passphrase)\s*[:=]\s*({_SPOKEN})",
+        rf"(?:密码|密碼|パスワード|비밀번호)\s*(?:是|为|為|は|:|：|=)\s*({_SPOKEN})",
         # A password in an address.
         r"://[^\s:/@]{1,256}:([^\s/@]{1,256})@",
     )

@@ -31,7 +31,7 @@ IGNORED_FOLDERS = {
 #: A virtual environment of any name has this file.
 _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 
-_STAYS = "what was indexed of it stays, until ROOT is given with --force"
+STAYS = "what was indexed of it stays, until ROOT is given with --force"
 
 #: Which directory it was, to tell a folder from the empty mount point in its place.
 Identity = tuple[int, int]
@@ -221,7 +221,7 @@ class _Scan:
         from .sessions import find_transcripts
 
         if not folder.is_dir():
-            self._found.miss(prefix, f"no such folder; {_STAYS}")
+            self._found.miss(prefix, f"no such folder; {STAYS}")
             return
         transcripts = find_transcripts(folder)
         self._found.listed += transcripts.listed
@@ -258,7 +258,7 @@ class _Scan:
         if not os.path.lexists(path):
             self._found.miss(
                 prefix,
-                f"no such file or folder; {_STAYS}",
+                f"no such file or folder; {STAYS}",
             )
         elif path.is_dir() or path.name.endswith(".md"):
             self._inside.append(str(path if path.is_dir() else path.parent))
@@ -362,12 +362,11 @@ class _Scan:
             self._found.leave_out(path, "a symbolic link to a folder that it lies in")
         elif not self._options.follow_links and not self._is_inside(real):
             self._found.leave_out(path, "a symbolic link out of the folder, which --follow-links follows")
-        elif not is_folder and real in self._seen:
-            self._found.leave_out(path, f"a symbolic link to {self._seen[real]}, which is indexed")
         elif is_folder:
             if real not in self._seen_folders:
                 self._add_folder(path, link)
-        else:
+        # What is indexed by its own name needs no other.
+        elif real not in self._seen:
             self._add_file(path, link, real)
 
     def _is_inside(self, real: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .scan import (
+    STAYS,
     Found,
     ScanOptions,
     extra_prefixes,
@@ -19,6 +20,9 @@ from .scan import (
     session_prefixes,
 )
 from .sources import MEMORY, SESSIONS, SourceError, SourceFile
+
+#: The folder of a workspace.
+_NOTES = "memory"
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class Scope:
                 "given with --force"
             )
         refuse_empty_mounts(found, self.root, self.folders, known)
+        if _NOTES in self.folders and _NOTES not in found.folders and not found.whole:
+            # It may be a mount, too, or on its way.
+            lost = sum(is_within(path, _NOTES) for path in known)
+            if lost and not found.is_unseen(_NOTES):
+                found.miss(_NOTES, f"no such folder any more; {STAYS}")
         return found
 
     def paths(self) -> dict[str, list[str]]:

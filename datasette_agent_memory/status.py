@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .notices import Notice, provider_of, usable_sides
 from .schema import MemoryIndex, as_text, as_time
 from .search import NotAMemoryDatabase
 from .sizes import read_sizes
-from .watching import watch_of_others
+from .watching import ANOTHER_WATCHES, BY_ANOTHER, watch_of_others
 
 
 def read_status(
@@ -37,7 +37,10 @@ def read_status(
     file = conn.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
     if watch is None and file:
         watch = watch_of_others(Path(file))
-    return {**status, "watch": watch}
+    notices = [
+        {"code": notice.code, "message": notice.message, "command": None} for notice in _watch_notices(watch)
+    ]
+    return {**status, "notices": [*notices, *status["notices"]], "watch": watch}
 
 
 def _read_status(conn: Connection, providers: Providers, disk: DiskState | None) -> dict[str, Any]:
@@ -116,6 +119,12 @@ _MENDING = {
 }
 
 
+def _watch_notices(watch: Mapping[str, Any] | None) -> Iterator[Notice]:
+    """That what is to keep an index fresh does not."""
+    if watch and watch["state"] in ("failed", "waiting", "off") and watch["detail"] != ANOTHER_WATCHES:
+        yield Notice(f"watch_{watch['state']}", f"{_WATCH_WORDS[watch['state']]}: {watch['detail']}.")
+
+
 def _command(code: str, index: MemoryIndex) -> str | None:
     """The command that mends what a notice says; the folder is named where it is not remembered."""
     command = _MENDING.get(code)
@@ -173,6 +182,8 @@ def watching_in_words(watch: Mapping[str, Any] | None) -> str | None:
     """What keeps an index fresh, in a sentence or two; None where nothing does."""
     if watch is None:
         return None
+    if watch["detail"] == BY_ANOTHER:
+        return "Another process keeps it so, which says how it does."
     words = _WATCH_WORDS[watch["state"]]
     if watch["detail"]:
         words += f": {watch['detail']}"

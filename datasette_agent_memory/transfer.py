@@ -201,6 +201,10 @@ class _Import:
             raise self._error("the file ends before it says that it does")
         if len(line) == _MAX_LINE_BYTES:
             raise self._error("is longer than any row of an index")
+        if self._number == 1 and line.startswith(b"SQLite format 3\0"):
+            raise TransferError(
+                f"{self._name}: is a database already, which needs no import: use it as it is, or copy it"
+            )
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

@@ -47,6 +47,9 @@ _STEP_MS = 200
 _LISTINGS = 5
 _MAX_REASON_CHARS = 200
 
+#: Details that are no trouble: of a watcher that waits for its turn, and of one elsewhere.
+ANOTHER_WATCHES, BY_ANOTHER = "another process keeps this index fresh", "by another process"
+
 State = Literal["starting", "watching", "looking", "indexing", "waiting", "failed", "off"]
 
 
@@ -70,7 +73,7 @@ def watch_of_others(database: Path) -> dict[str, Any] | None:
     """What is known of the watcher of another process; None where there is none."""
     if not is_watched(database):
         return None
-    return {"state": "watching", "detail": "by another process", "since": None, "last_run": None}
+    return {"state": "watching", "detail": BY_ANOTHER, "since": None, "last_run": None}
 
 
 def scope_of(database: Path, settings: IndexSettings) -> Scope:
@@ -159,7 +162,7 @@ class Watcher:
                 if is_ours:
                     self._keep_fresh()
             if not self.stop.is_set():
-                self._wait_for("another process keeps this index fresh")
+                self._wait_for(ANOTHER_WATCHES)
         self._set("off", "stopped")
 
     def _keep_fresh(self) -> None:

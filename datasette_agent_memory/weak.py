@@ -8,11 +8,12 @@ often the rule is right.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .chunked import read_details
 from .connections import Connection, sqlite3
 from .context import context_terms
 from .fused_sql import Sides
@@ -88,7 +89,8 @@ def _greatest_share(
         weights = {row["value"]: row["weight"] or 0.0 for row in rows}
         shares = [0.0] * len(hits)
         with closing(sqlite3.connect(":memory:")) as own:
-            _index_hits(own, hits)
+            words = {hit.path: read_details(conn, hit.path).words for hit in hits}
+            _index_hits(own, hits, words)
             for term, weight in weights.items():
                 if sides.substring:
                     having_it = [n for n, hit in enumerate(hits) if count_word(hit.text, term)]
@@ -103,13 +105,25 @@ def _greatest_share(
     return max(shares) / all_weights if all_weights else None
 
 
-def _index_hits(conn: Connection, hits: Sequence[Hit]) -> None:
-    """A full-text table of the results alone: in that of all, each word would take a search."""
+def _index_hits(conn: Connection, hits: Sequence[Hit], words: Mapping[str, str]) -> None:
+    """A full-text table of the results alone: in that of all, each word would take a search.
+
+    `words` are those of the front matter of each file.
+    """
     conn.execute(f"create virtual table hits using fts5(text, cjk, context, tokenize = '{FTS_TOKENIZER}')")
     conn.executemany(
         "insert into hits (rowid, text, cjk, context) values (?, ?, ?, ?)",
         (
-            (number, hit.text, cjk_terms(hit.text), *context_terms(hit.path, [(1, 1, hit.text)]))
+            (
+                number,
+                hit.text,
+                cjk_terms(hit.text),
+                *context_terms(hit.path, [(1, 1, hit.text)], words[hit.path]),
+            )
             for number, hit in enumerate(hits)
         ),
     )
+
+
+def _context(hit: Hit, words: str) -> list[str]:
+    return context_terms(hit.path, [(1, 1, hit.text)], words)

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from datasette_agent_memory.connections import open_readonly
-from datasette_agent_memory.files import read_file
+from datasette_agent_memory.embeddings.chain import Providers
+from datasette_agent_memory.files import index_of, read_file
 from datasette_agent_memory.front_matter import front_matter
+from datasette_agent_memory.ready_queries import ready_queries
 from datasette_agent_memory.search import search
 
 
@@ -74,6 +76,23 @@ def test_it_is_searched_and_not_in_the_body(note, database, rows, tiny):
         assert not search(conn, "tags", {"mode": "keyword"}).hits
     ((properties,),) = rows("select properties from file_details")
     assert json.loads(properties) == {"title": "Kingfisher", "tags": ["rivière", "皮划艇"]}
+
+
+def test_what_it_says_is_no_weak_match(note, database):
+    with open_readonly(database) as conn:
+        for q in ("kingfisher", "皮划艇"):
+            assert search(conn, q, {"mode": "keyword"}).weak is None, q
+
+
+def test_a_ready_query_lists_it(note, database):
+    with open_readonly(database) as conn:
+        queries = ready_queries(conn, index_of(conn), {}, Providers())
+        (query,) = (one for one in queries if one.name == "agent_memory_front_matter")
+        assert [tuple(row) for row in conn.execute(query.sql)] == [
+            ("a.md", "tags", "rivière"),
+            ("a.md", "tags", "皮划艇"),
+            ("a.md", "title", "Kingfisher"),
+        ]
 
 
 def test_the_file_is_whole_with_it(note, database):

@@ -31,6 +31,7 @@ NAMES = [
         "near_duplicates",
         "oldest_standing",
         "largest_files",
+        "front_matter",
         "without_vectors",
         "cache_by_model",
         "changed_this_week",
@@ -159,6 +160,7 @@ def test_without_vectors(workspace, index, database):
     names = [
         "agent_memory_keyword",
         "agent_memory_largest_files",
+        "agent_memory_front_matter",
         "agent_memory_without_vectors",
         "agent_memory_cache_by_model",
         "agent_memory_changed_this_week",

@@ -84,6 +84,21 @@ class TestAbsence:
         index(root)
         assert len(paths(rows)) == 4, "the second run has not forgotten it"
 
+    def test_notes_that_went_as_a_whole_are_kept(self, workspace, index, rows, tmp_path):
+        """Their folder may be a mount, or be moved for a moment; a file of it that goes is gone."""
+        root = workspace(NOTES)
+        index(root)
+        (root / "memory").rename(tmp_path / "away")
+        report = index(root)
+        assert report.files_removed == 0 and len(paths(rows)) == 3
+        assert [one.path for one in report.skipped] == ["memory"] and "--force" in report.skipped[0].reason
+        (tmp_path / "away").rename(root / "memory")
+        (root / "memory/a.md").unlink()
+        assert index(root).files_removed == 1
+        shutil.rmtree(root / "memory")
+        index(root, force=True)
+        assert paths(rows) == ["MEMORY.md"]
+
     def test_an_unreadable_folder_keeps_its_files(self, workspace, index, rows, monkeypatch):
         root = workspace(NOTES)
         index(root)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -132,3 +133,14 @@ def test_old_transcripts_are_not_read_again(workspace, index, folder, monkeypatc
     read.clear()
     index(root, force=True, keeps_paths=True)
     assert "sessions/one.jsonl" in read
+
+
+@pytest.mark.asyncio
+async def test_each_message_has_a_line_of_its_page(workspace, index, folder, database, make_datasette):
+    index(workspace({"MEMORY.md": "kettle"}), sessions=[folder])
+    page = await make_datasette(database).client.get(
+        "/memory/-/agent-memory/file", params={"path": "sessions/one.jsonl"}
+    )
+    assert page.status_code == 200 and 'id="L1"' in page.text and 'id="L3"' in page.text
+    # Lines as they are written, and not one paragraph of two speakers.
+    assert not re.search(r"<p>[^<]*heron[^<]*Assistant", page.text)

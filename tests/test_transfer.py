@@ -231,5 +231,8 @@ def test_what_is_no_database_or_no_file_is_one_line(run, tmp_path, exported):
     assert run("export", tmp_path / "x.jsonl", "-d", tmp_path / "no.db", code=1).stderr.count("\n") == 1
     assert run("import", tmp_path / "no.jsonl", "-d", tmp_path / "x.db", code=1).stderr.count("\n") == 1
     assert run("export", tmp_path / "no/x.db", "-d", tmp_path / "memory.db", code=1).stderr.count("\n") == 1
-    with pytest.raises(TransferError), open(tmp_path / "memory.db", "rb") as lines:
+    with (
+        pytest.raises(TransferError, match="is a database already"),
+        open(tmp_path / "memory.db", "rb") as lines,
+    ):
         read_lines(lines, "memory.db", tmp_path / "y.db", force=False)

@@ -11,9 +11,10 @@ from browsing import Server
 
 from datasette_agent_memory import watchers
 from datasette_agent_memory.config import PLUGIN_NAME
+from datasette_agent_memory.connections import open_readonly
 from datasette_agent_memory.ingest import IndexSettings, update_index
-from datasette_agent_memory.status import watching_in_words
-from datasette_agent_memory.watching import State
+from datasette_agent_memory.status import read_status, watching_in_words
+from datasette_agent_memory.watching import ANOTHER_WATCHES, State
 
 PATIENCE_S = 60
 ADDRESS = "/memory/-/agent-memory"
@@ -191,6 +192,24 @@ async def test_a_folder_that_is_not_there_is_waited_for(served, workspace, index
         assert time.monotonic() < deadline, watch
     assert watch["detail"].endswith("no such folder; waiting for it")
     assert (await datasette.client.get(f"{ADDRESS}.json?q=heron")).json()["results"]
+
+
+@pytest.mark.parametrize(
+    "state, detail, is_told",
+    [
+        ("failed", "no model", True),
+        ("waiting", "no such folder", True),
+        ("off", "immutable", True),
+        ("waiting", ANOTHER_WATCHES, False),
+        ("watching", None, False),
+    ],
+)
+def test_what_keeps_an_index_from_being_fresh_is_a_notice(workspace, index, database, state, detail, is_told):
+    index(workspace({"MEMORY.md": "x"}))
+    watch = {"state": state, "detail": detail, "since": None, "last_run": None}
+    with open_readonly(database) as conn:
+        notices = read_status(conn, watch=watch)["notices"]
+    assert [f"watch_{state}"] * is_told == [one["code"] for one in notices if "watch" in one["code"]]
 
 
 def test_every_state_has_words():
