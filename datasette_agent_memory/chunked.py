@@ -11,6 +11,7 @@ from typing import Any
 
 from .chunking import Chunk, chunk_markdown, join_chunks
 from .connections import Connection, sqlite3
+from .decoding import without_surrogates
 from .front_matter import values_of
 from .sources import SourceText, sha256
 
@@ -79,7 +80,8 @@ def details_of(content: SourceText, chunks: Sequence[Chunk], tokens: int, overla
     block = content.front_matter
     details = FileDetails(
         front_matter=block.text if block else None,
-        properties=json.dumps(block.properties, ensure_ascii=False) if block else None,
+        # An escape may make half of a pair, or a pair of halves.
+        properties=without_surrogates(json.dumps(block.properties, ensure_ascii=False)) if block else None,
         lines=None if content.lines is None else json.dumps(list(content.lines), separators=(",", ":")),
     )
     # Equal parts of a long line are one chunk, blank chunks are left out, and where a cut line

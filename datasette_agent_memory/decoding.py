@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import codecs
 import re
+import unicodedata
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 # UTF-32's mark begins with UTF-16's.
@@ -37,7 +40,7 @@ _MAX_CONTROLS = 0.1
 _FEW_CONTROLS = 3
 
 # All but tab, line feed, form feed, carriage return, and the escape of terminal colours.
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROLS = re.compile("\0+|[\x01-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _UNKNOWN = "\ufffd"
 #: The bytes of characters that are none of ASCII.
 _BYTES_OF_CHARACTERS = bytes(range(128, 256))
@@ -68,7 +71,7 @@ def decode(content: bytes) -> Decoded:
     if _is_binary(text):
         raise NotText("binary")
     if "\0" in text:
-        text = text.rstrip("\0").replace("\0", _UNKNOWN)
+        text = re.sub("\0+", _UNKNOWN, text.rstrip("\0"))
     if "\r" in text and "\n" not in text:
         text = text.replace("\r", "\n")
     return Decoded(text, decoded.guessed)
@@ -83,8 +86,8 @@ def _decode(content: bytes) -> Decoded:
     for bom, encoding in _BOMS:
         if content.startswith(bom):
             return Decoded(content[len(bom) :].decode(encoding, "replace"))
-    if b"\0" in content and (utf_16 := _utf_16_without_mark(content)):
-        return Decoded(content.decode(utf_16, "replace"), utf_16)
+    if b"\0" in content and (wide := _wide_without_mark(content)):
+        return Decoded(content.decode(wide, "replace"), wide)
     try:
         return Decoded(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -101,21 +104,32 @@ def _decode(content: bytes) -> Decoded:
     return Decoded(content.decode(guessed, "replace"), guessed) if guessed else Decoded(text)
 
 
-def _utf_16_without_mark(content: bytes) -> str | None:
-    """Text of Latin letters in UTF-16 has every other byte zero."""
-    start = content[:_LOOKED_AT_BYTES]
-    pairs = len(start) // 2
-    even, odd = start[0::2].count(0), start[1::2].count(0)
-    if len(content) % 2 or not pairs:
-        return None
-    for zeros, others, encoding in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
-        if (
-            zeros > pairs * 0.4
-            and others < pairs * 0.05
-            and not _is_binary(start.decode(encoding, "replace"))
-        ):
-            return encoding
+def _wide_without_mark(content: bytes) -> str | None:
+    """UTF-16 or UTF-32, if what it would say is text: hardly any other bytes would."""
+    start = content[: _LOOKED_AT_BYTES - _LOOKED_AT_BYTES % 4]
+    for encoding, width in (("utf-32-le", 4), ("utf-32-be", 4), ("utf-16-le", 2), ("utf-16-be", 2)):
+        if len(content) % width:
+            continue
+        # A pair may be cut where the look ends.
+        decoder = codecs.getincrementaldecoder(encoding)()
+        with suppress(UnicodeDecodeError):
+            if _is_written(decoder.decode(start)):
+                return encoding
     return None
+
+
+def _is_written(text: str) -> bool:
+    """Whether all characters are some that people write, and of few scripts."""
+    if not text or any(_CONTROLS.match(char) for char in set(text)):
+        return False
+    blocks = Counter(ord(char) >> 8 for char in text)
+    if any(unicodedata.category(char) in ("Cn", "Co", "Cs") for char in set(text)):
+        return False
+    # Latin is in two blocks, Chinese in many next to one another.
+    common = sum(count for block, count in blocks.items() if block < 0x06 or 0x30 <= block <= 0xD7)
+    spread = sum(block > 0x06 and not 0x30 <= block <= 0xD7 for block in blocks)
+    has_ends = blocks[0] > 0 or len(text) < 8
+    return common >= 0.9 * len(text) and spread <= 4 and has_ends
 
 
 def _is_mostly_utf_8(content: bytes, text: str) -> bool:
@@ -151,7 +165,8 @@ def _guess(content: bytes) -> str | None:
 
 
 def _is_binary(text: str) -> bool:
-    start = text[:_LOOKED_AT_BYTES]
-    end = len(start.rstrip("\0"))
-    controls = len(_CONTROLS.findall(start, 0, end))
-    return controls > max(_FEW_CONTROLS, end * _MAX_CONTROLS) or (not end and bool(text))
+    start = text[:_LOOKED_AT_BYTES].rstrip("\0")
+    # A run of zeros is a hole in the file, and nothing that it says.
+    controls = len(_CONTROLS.findall(start))
+    size = len(start) - start.count("\0")
+    return controls > max(_FEW_CONTROLS, size * _MAX_CONTROLS) or (not start and bool(text))

@@ -45,7 +45,8 @@ def front_matter(text: str) -> FrontMatter | None:
         return None
     try:
         properties = yaml.load(block[1], _PlainLoader)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+    # The parser itself fails of some escapes.
+    except (yaml.YAMLError, ValueError, TypeError, ArithmeticError, RecursionError):
         properties = _properties_by_line(block[1])
     return FrontMatter(block[0], properties) if _is_plain(properties) else None
 

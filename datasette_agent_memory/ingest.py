@@ -362,6 +362,11 @@ class _Run:
                 continue
             try:
                 content = read_source(file)
+                if not rebuild and self._is_current(file.path, content):
+                    self.report.files_unchanged += 1
+                    continue
+                batch.append(self._chunked(file, content))
+                chunks += len(batch[-1].chunks)
             except NotASource as error:
                 found.leave_out(file.path, str(error))
                 self.rejected.add(file.path)
@@ -369,11 +374,10 @@ class _Run:
             except UnreadableFile as error:
                 found.miss(file.path, str(error))
                 continue
-            if not rebuild and self._is_current(file.path, content):
-                self.report.files_unchanged += 1
-            else:
-                batch.append(self._chunked(file, content))
-                chunks += len(batch[-1].chunks)
+            # Whatever is in a file, it costs no other file anything.
+            except (MemoryError, RecursionError, ArithmeticError, LookupError, ValueError) as error:
+                found.miss(file.path, f"unexpected {type(error).__name__}")
+                continue
             if chunks >= _BATCH_CHUNKS or len(batch) >= _BATCH_CHUNKS:
                 yield batch
                 batch, chunks = [], 0
