@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -13,7 +14,7 @@ import click
 
 from .config import MAX_DIMENSIONS, PARAMETERS, ParameterError
 from .errors import AgentMemoryError
-from .terminal import printable
+from .terminal import flush_stdout, printable
 
 if TYPE_CHECKING:
     from .embeddings.chain import Chain
@@ -33,13 +34,28 @@ class Interruption(click.ClickException):
     exit_code = 130
 
 
+class _OfSystem(AgentMemoryError):
+    """An error of the system that nobody nearer to it has put into words."""
+
+    def __init__(self, error: OSError) -> None:
+        reason = (error.strerror or str(error) or type(error).__name__).lower()
+        super().__init__(f"{os.fsdecode(error.filename)}: {reason}" if error.filename else reason)
+
+
 def one_line_errors(command: Command) -> Command:
     """Exit with 2 and the reason on a bad value, with 1 and the reason on any other mishap."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return command(*args, **kwargs)
+            try:
+                result = command(*args, **kwargs)
+            except OSError as error:
+                # One of stdout names no file, and comes again.
+                flush_stdout()
+                raise _OfSystem(error) from error
+            flush_stdout()
+            return result
         except ParameterError as error:
             raise click.UsageError(printable(str(error))) from error
         except KeyboardInterrupt as error:

@@ -162,7 +162,7 @@ def read_pending(conn: Connection, layout: Layout = SIX_TABLES) -> int:
     try:
         row = conn.execute(f"select value from {layout.meta} where key = ?", (PENDING_KEY,)).fetchone()
         return max(0, int(row[0])) if row else 0
-    except (sqlite3.Error, ValueError, TypeError):
+    except (sqlite3.Error, ValueError, TypeError, OverflowError):
         return 0
 
 
