@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ import click
 
 from .config import MAX_DIMENSIONS, PARAMETERS, ParameterError
 from .errors import AgentMemoryError
-from .terminal import flush_stdout, printable
+from .terminal import flush_stdout, give_up_stdout, printable
 
 if TYPE_CHECKING:
     from .embeddings.chain import Chain
@@ -25,6 +26,8 @@ AGENTS = ("openclaw", "claude-code", "codex")
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -34,12 +37,15 @@ class Interruption(click.ClickException):
     exit_code = 130
 
 
-class _OfSystem(AgentMemoryError):
+def _of_system(error: OSError) -> AgentMemoryError:
     """An error of the system that nobody nearer to it has put into words."""
-
-    def __init__(self, error: OSError) -> None:
-        reason = (error.strerror or str(error) or type(error).__name__).lower()
-        super().__init__(f"{os.fsdecode(error.filename)}: {reason}" if error.filename else reason)
+    reason = (error.strerror or str(error) or type(error).__name__).lower()
+    if error.filename:
+        return AgentMemoryError(f"{os.fsdecode(error.filename)}: {reason}")
+    if error.errno in _CANNOT_WRITE:  # files are named by those who write them
+        give_up_stdout()
+        return AgentMemoryError(f"stdout: {reason}")
+    return AgentMemoryError(reason)
 
 
 def one_line_errors(command: Command) -> Command:
@@ -50,12 +56,12 @@ def one_line_errors(command: Command) -> Command:
         try:
             try:
                 result = command(*args, **kwargs)
-            except OSError as error:
-                # One of stdout names no file, and comes again.
                 flush_stdout()
-                raise _OfSystem(error) from error
-            flush_stdout()
-            return result
+                return result
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # nobody reads on: click knows what to do
+                    raise
+                raise _of_system(error) from error
         except ParameterError as error:
             raise click.UsageError(printable(str(error))) from error
         except KeyboardInterrupt as error:

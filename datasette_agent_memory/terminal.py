@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -55,20 +54,17 @@ def standard_stream(name: Literal["stdin", "stdout"]) -> BinaryIO:
 
 
 def flush_stdout() -> None:
-    """Have all that was printed written; raises StreamError where that cannot be."""
-    if sys.stdout is None:
-        return
-    try:
+    """Have all that was printed written now, while somebody can say that it cannot be."""
+    if sys.stdout is not None:
         sys.stdout.flush()
-    except OSError as error:
-        if error.errno == errno.EPIPE:  # nobody reads on, which is not worth a word
-            raise
-        # Or Python would try again, and fail again, when it ends.
-        with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
-        raise StreamError(f"stdout: {(error.strerror or 'cannot be written').lower()}") from error
+
+
+def give_up_stdout() -> None:
+    """Let what could not be written go, or Python tries, and complains, again when it ends."""
+    with suppress(OSError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _steers(character: str) -> bool:
