@@ -223,3 +223,12 @@ def test_an_error_of_the_system_names_its_file(indexed, database, monkeypatch):
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert "/somewhere/x" in result.stderr and "permission denied" in result.stderr
     assert "\x1b" not in result.stderr
+
+
+def test_a_database_that_is_a_link_to_itself_is_one_line(indexed, tmp_path):
+    loop = tmp_path / "loop.db"
+    loop.symlink_to(loop)
+    for arguments in (["index", indexed, "--provider", "none"], ["status"], ["doctor", "--fix"], ["compact"]):
+        result = CliRunner().invoke(cli, ["agent-memory", *map(str, arguments), "-d", str(loop)])
+        assert isinstance(result.exception, SystemExit), (arguments, result.exception)
+        assert result.exit_code == 1 and "loop.db: " in result.stderr
