@@ -7,6 +7,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from .chunking import Chunk, chunk_markdown, join_chunks
@@ -17,8 +18,8 @@ from .sources import SourceText, sha256
 
 #: A transcript's text has a place for each line of its file.
 _MAX_LINES = 10_000_000
-#: What is unpacked of a damaged or hostile row.
-_MAX_CHARS = 1 << 30
+#: A hostile row of a few kilobytes would be unpacked into more.
+_MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,11 @@ class FileDetails:
             lines = json.loads(self.lines or "null")
         except (ValueError, RecursionError):
             return None
-        if not isinstance(lines, list) or not all(isinstance(line, int) for line in lines):
+        # A bool is an int as well.
+        if not isinstance(lines, list) or not all(type(line) is int for line in lines):
             return None
-        return lines if not lines or lines[-1] <= _MAX_LINES else None
+        is_ordered = all(before < line for before, line in pairwise([0, *lines, _MAX_LINES + 1]))
+        return lines if is_ordered else None
 
 
 _NOTHING = FileDetails()
@@ -97,9 +100,13 @@ def text_of(chunks: Sequence[Chunk], details: FileDetails, tokens: int, overlap:
     """The text that a file's chunks, in order, were made of."""
     if details.whole is not None:
         try:
-            return zlib.decompressobj().decompress(details.whole, _MAX_CHARS).decode("utf-8", "replace")
-        except zlib.error:  # a damaged row: the chunks are there
+            unpacking = zlib.decompressobj()
+            text = unpacking.decompress(details.whole, _MAX_BYTES)
+            if unpacking.eof and text.count(b"\n") <= _MAX_LINES:
+                return text.decode("utf-8", "replace")
+        except zlib.error:
             pass
+        # A damaged row, or a hostile one: the chunks are there.
     front = details.front_matter or ""
     before, lines = front.count("\n"), details.line_numbers
 

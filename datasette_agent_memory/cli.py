@@ -37,7 +37,16 @@ from .options import (
     search_options,
 )
 from .sources import reason_of
-from .terminal import echo, echo_json, plain, print_answer, print_explanation, print_notices, printable
+from .terminal import (
+    echo,
+    echo_json,
+    plain,
+    print_answer,
+    print_explanation,
+    print_notices,
+    printable,
+    standard_stream,
+)
 
 if TYPE_CHECKING:
     from .agents import Home
@@ -537,17 +546,18 @@ def export(out: Path, database: Path, force: bool) -> None:
     full-text and vector tables are not in the lines: import makes them again.
     """
     from .progress import ProgressBar
-    from .transfer import copy_database, is_database_name, write_file, write_lines
+    from .transfer import copy_database, is_database_name, is_of_database, write_file, write_lines
 
     if str(out) == "-":
-        write_lines(database, sys.stdout.buffer)
+        write_lines(database, standard_stream("stdout"))
         return
-    if out.resolve() == database.resolve():
+    if is_of_database(out, database):
         raise click.UsageError("OUT is the database itself")
-    if out.exists() and not force:
-        raise click.ClickException(printable(f"{out}: is there already; --force replaces it"))
     with ProgressBar("Exporting") as bar:
-        copy_database(database, out) if is_database_name(out) else write_file(database, out, bar.at)
+        if is_database_name(out):
+            copy_database(database, out, force)
+        else:
+            write_file(database, out, force, bar.at)
     echo(f"Exported {database} to {out}")
 
 
@@ -569,13 +579,11 @@ def import_(file: Path, database: Path, force: bool) -> None:
     """
     from .transfer import read_lines
 
-    try:
-        with click.open_file(str(file), "rb") as lines:
+    if str(file) == "-":
+        counts = read_lines(standard_stream("stdin"), "-", database, force)
+    else:
+        with open(file, "rb") as lines:
             counts = read_lines(lines, str(file), database, force)
-    except OSError as error:
-        raise click.ClickException(
-            printable(f"{file}: {(error.strerror or 'cannot be read').lower()}")
-        ) from error
     echo(f"Imported {counts.get('files', 0):,} files and {counts.get('chunks', 0):,} chunks into {database}")
 
 

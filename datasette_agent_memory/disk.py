@@ -121,8 +121,9 @@ def _looks_the_same(file: SourceFile, mtime: Any, size: Any) -> bool:
         status = file.file.lstat()
     except OSError:
         return False
+    # No int() of what a database says: a hostile one says infinity.
     is_number = isinstance(mtime, (int, float))
-    return is_number and status.st_size == size and status.st_mtime_ns // 1_000_000 == int(mtime)
+    return is_number and status.st_size == size and 0 <= mtime - status.st_mtime_ns // 1_000_000 < 1
 
 
 def _compare(state: DiskState, file: SourceFile, hash: str | None) -> None:

@@ -3,6 +3,7 @@ keeps it fresh."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -39,7 +40,7 @@ def clear_locks(database: Path) -> None:
 
 
 def _lock_file(database: Path, what: str) -> Path:
-    return Path(f"{database.resolve()}-{what}")
+    return Path(f"{os.path.realpath(database)}-{what}")
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -13,7 +15,7 @@ import click
 
 from .config import MAX_DIMENSIONS, PARAMETERS, ParameterError
 from .errors import AgentMemoryError
-from .terminal import printable
+from .terminal import flush_stdout, give_up_stdout, printable
 
 if TYPE_CHECKING:
     from .embeddings.chain import Chain
@@ -24,6 +26,8 @@ AGENTS = ("openclaw", "claude-code", "codex")
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -33,13 +37,31 @@ class Interruption(click.ClickException):
     exit_code = 130
 
 
+def _of_system(error: OSError) -> AgentMemoryError:
+    """An error of the system that nobody nearer to it has put into words."""
+    reason = (error.strerror or str(error) or type(error).__name__).lower()
+    if error.filename:
+        return AgentMemoryError(f"{os.fsdecode(error.filename)}: {reason}")
+    if error.errno in _CANNOT_WRITE:  # files are named by those who write them
+        give_up_stdout()
+        return AgentMemoryError(f"stdout: {reason}")
+    return AgentMemoryError(reason)
+
+
 def one_line_errors(command: Command) -> Command:
     """Exit with 2 and the reason on a bad value, with 1 and the reason on any other mishap."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return command(*args, **kwargs)
+            try:
+                result = command(*args, **kwargs)
+                flush_stdout()
+                return result
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # nobody reads on: click knows what to do
+                    raise
+                raise _of_system(error) from error
         except ParameterError as error:
             raise click.UsageError(printable(str(error))) from error
         except KeyboardInterrupt as error:

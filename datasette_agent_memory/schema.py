@@ -17,6 +17,8 @@ from .sources import SESSIONS
 _MAX_SHOWN_CHARS = 500
 
 META_KEY = "memory_index_meta_v1"
+#: What of `meta` says who made the vectors, and is compared with columns: a text, if anything.
+_MAKER = {"provider", "model", "providerKey"}
 #: In `meta`, the number of chunks that wait for their vector.
 PENDING_KEY = "memory_index_pending_v1"
 FTS_TOKENIZER = "porter unicode61 remove_diacritics 2"
@@ -154,7 +156,12 @@ def read_meta(conn: Connection, layout: Layout = SIX_TABLES) -> dict[str, Any]:
         meta = json.loads(row[0]) if row else {}
     except (sqlite3.Error, ValueError, TypeError, RecursionError):
         return {}
-    return meta if isinstance(meta, dict) else {}
+    if not isinstance(meta, dict):
+        return {}
+    for name in _MAKER & meta.keys():
+        value = meta[name]
+        meta[name] = value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    return meta
 
 
 def read_pending(conn: Connection, layout: Layout = SIX_TABLES) -> int:
@@ -162,7 +169,7 @@ def read_pending(conn: Connection, layout: Layout = SIX_TABLES) -> int:
     try:
         row = conn.execute(f"select value from {layout.meta} where key = ?", (PENDING_KEY,)).fetchone()
         return max(0, int(row[0])) if row else 0
-    except (sqlite3.Error, ValueError, TypeError):
+    except (sqlite3.Error, ValueError, TypeError, OverflowError):
         return 0
 
 

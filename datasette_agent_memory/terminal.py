@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import click
+
+from .errors import AgentMemoryError
 
 if TYPE_CHECKING:
     from .explanation import Explanation
     from .search import Answer, Hit
 
 _BIDI_CONTROLS = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+class StreamError(AgentMemoryError):
+    """A standard stream cannot be read or written."""
 
 
 def printable(text: str) -> str:
@@ -29,7 +38,33 @@ def echo(text: str, err: bool = False) -> None:
 
 def echo_json(value: Any, is_line: bool = False) -> None:
     """Print JSON, on a terminal in ASCII, since JSON itself escapes only some control characters."""
-    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), indent=None if is_line else 2))
+    is_ascii = sys.stdout is not None and sys.stdout.isatty()
+    text = json.dumps(value, ensure_ascii=is_ascii, indent=None if is_line else 2)
+    # Half of a pair of surrogates, as a database may hold it, is nothing that can be encoded.
+    click.echo(re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text))
+
+
+def standard_stream(name: Literal["stdin", "stdout"]) -> BinaryIO:
+    """The bytes of a standard stream, which a shell can have closed."""
+    stream = getattr(sys, name)
+    if stream is None:
+        raise StreamError(f"{name} is closed")
+    buffer: BinaryIO = stream.buffer
+    return buffer
+
+
+def flush_stdout() -> None:
+    """Have all that was printed written now, while somebody can say that it cannot be."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def give_up_stdout() -> None:
+    """Let what could not be written go, or Python tries, and complains, again when it ends."""
+    with suppress(OSError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _steers(character: str) -> bool:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +23,7 @@ from typing import IO, Any
 from .connections import (
     Connection,
     DatabaseError,
+    database_errors,
     has_sqlite_vec,
     open_readonly,
     open_writable,
@@ -41,6 +46,9 @@ FORMAT = "datasette-agent-memory"
 VERSION = 1
 
 _DATABASE_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
+#: What SQLite has beside a database, and takes for its own when it opens one of that name.
+_BESIDE_DATABASE = ("-journal", "-wal", "-shm")
+_DATABASE_BEGINS = b"SQLite format 3\0"
 #: A longer line is no row of an index.
 _MAX_LINE_BYTES = 1 << 28
 #: The tables of an index of ours beside the six.
@@ -48,6 +56,8 @@ _OWN_TABLES = ("passages", "file_details")
 #: What tells a table of ours from another one of this name.
 _DETAILS = {"path", "front_matter", "properties", "lines", "whole"}
 _PROGRESS_ROWS = 1000
+#: Columns of numbers that programs also write with a fraction.
+_FRACTIONS = ("mtime", "updated_at")
 
 Progress = Callable[[int, int], None]
 
@@ -61,24 +71,34 @@ def is_database_name(path: Path) -> bool:
     return path.suffix.lower() in _DATABASE_SUFFIXES
 
 
-def copy_database(database: Path, out: Path) -> None:
+def is_of_database(out: Path, database: Path) -> bool:
+    """Whether a name is that of a database, or of what SQLite has beside it."""
+    target, own = os.path.realpath(out), os.path.realpath(database)
+    return target in {f"{own}{ending}" for ending in ("", *_BESIDE_DATABASE)}
+
+
+def copy_database(database: Path, out: Path, force: bool) -> None:
     """Copy a database as of one moment, whatever others write meanwhile; whole, or not at all."""
-    if out.with_name(f"{out.name}-wal").exists():
+    target = _target(out, force, is_database=True)
+    if target.exists() and any(os.path.lexists(f"{target}{ending}") for ending in ("-journal", "-wal")):
         # Whoever has it open would go on with the log of another file.
         raise TransferError(f"{out}: is a database in use; choose another name")
-    with (
-        open_readonly(database) as conn,
-        _put_in_place(out) as part,
-        closing(sqlite3.connect(part)) as copy,
-    ):
-        conn.backup(copy)
-        # One file, which can be read where it cannot be written.
-        copy.execute("pragma journal_mode=delete")
+    with open_readonly(database) as conn, _put_in_place(target, out, is_database=True) as part:
+        try:
+            with closing(sqlite3.connect(part)) as copy:
+                conn.backup(copy)
+                # One file, which can be read where it cannot be written.
+                copy.execute("pragma journal_mode=delete")
+        except sqlite3.Error as error:
+            # Damage is the original's; of the rest no error says whose it is, but a copy needs room.
+            with database_errors(database if "malformed" in str(error) else out):
+                raise
 
 
-def write_file(database: Path, out: Path, progress: Progress = lambda done, total: None) -> None:
+def write_file(database: Path, out: Path, force: bool, progress: Progress = lambda done, total: None) -> None:
     """Export an index to a file of JSON lines; whole, or not at all."""
-    with _put_in_place(out) as part, open(part, "wb") as file:
+    target = _target(out, force, is_database=False)
+    with _put_in_place(target, out) as part, open(part, "wb") as file:
         write_lines(database, file, progress)
 
 
@@ -91,7 +111,7 @@ def write_lines(database: Path, out: IO[bytes], progress: Progress = lambda done
             "format": FORMAT,
             "version": VERSION,
             "layout": "six tables" if index.layout == SIX_TABLES else "openclaw agent",
-            "tables": {name: _columns(conn, table) for name, table in tables.items()},
+            "tables": {name: list(_columns(conn, table)) for name, table in tables.items()},
         }
         out.write(_line(first))
         counts = {}
@@ -116,18 +136,21 @@ def read_lines(
     A database that is there is only taken with `force`, and is changed in one transaction, so that
     whoever reads it goes on. Raises TransferError, with the number of the line, and DatabaseError.
     """
-    with embedding_turn(database) as is_turn:
+    target = _target(database, force, is_database=True)
+    with embedding_turn(target) as is_turn:
         if not is_turn:
             raise DatabaseError(f"{database}: another run is writing this index; try again when it has ended")
-        if database.exists():
-            if not force:
-                raise TransferError(f"{database}: is there already; --force replaces the index in it")
-            with open_writable(database) as conn:
+        if target.exists():
+            _refuse_another_file(database)
+            with open_writable(target) as conn:
                 check_database(conn, database)
                 _check_own_tables(conn, database)
                 use_wal(conn)
                 return _Import(conn, lines, name, database, progress).run()
-        with _put_in_place(database) as part, open_writable(part) as conn:
+        with (
+            _put_in_place(target, database, is_database=True) as part,
+            open_writable(part) as conn,
+        ):
             return _Import(conn, lines, name, database, progress).run()
 
 
@@ -141,29 +164,72 @@ def _check_own_tables(conn: Connection, database: Path) -> None:
             raise DatabaseError(f"{database}: has a table {table} of another program; choose another -d")
 
 
-@contextmanager
-def _put_in_place(out: Path) -> Iterator[Path]:
-    """A name for a new file, which takes its place when it is whole."""
-    if not out.parent.is_dir():
-        raise TransferError(f"{out}: the folder {out.parent} does not exist")
-    part = out.with_name(f"{out.name}.part")
+def _refuse_another_file(database: Path) -> None:
     try:
-        # What a run that was killed has left.
-        _remove(part)
-        yield part
-        os.replace(part, out)
+        with open(database, "rb") as file:
+            begins = file.read(len(_DATABASE_BEGINS))
     except OSError as error:
-        raise TransferError(f"{out}: {(error.strerror or type(error).__name__).lower()}") from error
-    except sqlite3.Error as error:
-        raise TransferError(f"{out}: {error}") from error
-    finally:
-        _remove(part)
+        raise TransferError(f"{database}: {_reason(error)}") from error
+    if begins not in (b"", _DATABASE_BEGINS):
+        # SQLite takes a file of one byte for an empty one.
+        raise TransferError(f"{database}: is there, and is no database; choose another -d")
 
 
-def _remove(part: Path) -> None:
-    for ending in ("", "-journal", "-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            part.with_name(part.name + ending).unlink()
+def _target(out: Path, force: bool, is_database: bool) -> Path:
+    """The file to write for a name, behind any symbolic links; refuses what is there and is no file."""
+    target = Path(os.path.realpath(out))
+    try:
+        # A name that is too long for the log would make a database that cannot be written.
+        for ending in ("", *_BESIDE_DATABASE) if is_database else ("",):
+            with suppress(FileNotFoundError):
+                os.lstat(f"{target}{ending}")
+        try:
+            mode = os.stat(out).st_mode
+        except FileNotFoundError:
+            mode = None
+    except OSError as error:
+        raise TransferError(f"{out}: {_reason(error)}") from error
+    if mode is None:
+        if not target.parent.is_dir():
+            raise TransferError(f"{out}: the folder {target.parent} does not exist")
+    elif not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no file but a device or a pipe"
+        raise TransferError(f"{out}: is {what}; choose another name, or - for the standard streams")
+    elif not force:
+        raise TransferError(f"{out}: is there already; --force replaces it")
+    return target
+
+
+@contextmanager
+def _put_in_place(target: Path, out: Path, is_database: bool = False) -> Iterator[Path]:
+    """A name for a new file, which takes the place of `target` when it is whole."""
+    is_new = not target.exists()
+    part = None
+    try:
+        # In a folder of its own, so that it, and what SQLite has beside it, is nobody else's.
+        with tempfile.TemporaryDirectory(
+            prefix=".agent-memory-", dir=target.parent, ignore_cleanup_errors=True
+        ) as folder:
+            part = Path(folder, "part")
+            yield part
+            if is_new and os.path.lexists(target):
+                raise TransferError(f"{out}: has been made by another program meanwhile")
+            if not is_new:
+                shutil.copymode(target, part)
+            if is_database and is_new:
+                # Left over by a database that is gone: SQLite would play it into this one.
+                for ending in _BESIDE_DATABASE:
+                    with suppress(FileNotFoundError):
+                        os.unlink(f"{target}{ending}")
+            os.replace(part, target)
+    except OSError as error:
+        raise TransferError(f"{out}: {_reason(error)}") from error
+    except DatabaseError as error:
+        raise DatabaseError(str(error).replace(str(part), str(out))) from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()
 
 
 class _Import:
@@ -178,7 +244,8 @@ class _Import:
         self._database = database
         self._progress = progress
         self._number = 0
-        self._columns: dict[str, list[str]] = {}
+        #: Of each table its columns, with their declared types.
+        self._columns: dict[str, dict[str, str]] = {}
         self._counts: dict[str, int] = {}
 
     def run(self) -> dict[str, int]:
@@ -195,13 +262,16 @@ class _Import:
         return self._counts
 
     def _next(self) -> dict[str, Any]:
-        line = self._lines.readline(_MAX_LINE_BYTES)
+        try:
+            line = self._lines.readline(_MAX_LINE_BYTES)
+        except OSError as error:
+            raise TransferError(f"{self._name}: {_reason(error)}; nothing was imported") from error
         self._number += 1
         if not line:
             raise self._error("the file ends before it says that it does")
         if len(line) == _MAX_LINE_BYTES:
             raise self._error("is longer than any row of an index")
-        if self._number == 1 and line.startswith(b"SQLite format 3\0"):
+        if self._number == 1 and line.startswith(_DATABASE_BEGINS):
             raise TransferError(
                 f"{self._name}: is a database already, which needs no import: use it as it is, or copy it"
             )
@@ -246,12 +316,16 @@ class _Import:
         if not columns or len(columns) != len(row):
             raise self._error(f"has a column that {table} has not")
         try:
+            values = [_from_json(row[column]) for column in columns]
+            for column, value in zip(columns, values, strict=True):
+                _check_type(value, column, self._columns[table][column])
             self._conn.execute(
                 f"insert into {table} ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
-                [_from_json(row[column]) for column in columns],
+                values,
             )
         except (sqlite3.IntegrityError, ValueError, TypeError, OverflowError, binascii.Error) as error:
-            reason = str(error) if isinstance(error, sqlite3.Error) else "has a value that no column can have"
+            is_told = isinstance(error, (sqlite3.Error, _WrongType))
+            reason = str(error) if is_told else "has a value that no column can have"
             raise self._error(reason) from error
         self._counts[table] += 1
         if table == "chunks" and self._counts[table] % _PROGRESS_ROWS == 0:
@@ -306,8 +380,8 @@ def _tables_of(conn: Connection, layout: Layout) -> dict[str, str]:
     return {name: table for name, table in names.items() if _columns(conn, table)}
 
 
-def _columns(conn: Connection, table: str) -> list[str]:
-    return [row[1] for row in conn.execute(f'pragma main.table_info("{table}")')]
+def _columns(conn: Connection, table: str) -> dict[str, str]:
+    return {row[1]: row[2] for row in conn.execute(f'pragma main.table_info("{table}")')}
 
 
 def _line(value: dict[str, Any]) -> bytes:
@@ -316,6 +390,23 @@ def _line(value: dict[str, Any]) -> bytes:
 
 def _as_json(value: Any) -> Any:
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+class _WrongType(ValueError):
+    pass
+
+
+def _check_type(value: Any, column: str, declared: str) -> None:
+    """Raise _WrongType of a value that SQLite would keep, and nobody who reads the column expects."""
+    if value is None:  # not null is SQLite's to say
+        return
+    kinds = {"TEXT": str, "BLOB": bytes, "INTEGER": int}
+    kind = kinds[declared.upper()]
+    if kind is int and isinstance(value, float) and column in _FRACTIONS and math.isfinite(value):
+        return
+    if not isinstance(value, kind):
+        what = {str: "text", bytes: "base64", int: "whole number"}[kind]
+        raise _WrongType(f"has a {column} that is no {what}")
 
 
 def _from_json(value: Any) -> Any:
