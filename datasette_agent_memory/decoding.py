@@ -86,12 +86,16 @@ def _decode(content: bytes) -> Decoded:
     for bom, encoding in _BOMS:
         if content.startswith(bom):
             return Decoded(content[len(bom) :].decode(encoding, "replace"))
-    if b"\0" in content and (wide := _wide_without_mark(content)):
+    zeros = content.count(0)
+    with suppress(UnicodeDecodeError):
+        text = content.decode("utf-8")
+        # Every other byte of Latin letters in UTF-16 is a zero, which UTF-8 has too.
+        if not zeros or (zeros < len(content) * 0.3 and not _is_binary(text)):
+            return Decoded(text)
+    if zeros and (wide := _wide_without_mark(content)):
         return Decoded(content.decode(wide, "replace"), wide)
-    try:
+    with suppress(UnicodeDecodeError):
         return Decoded(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        pass
     try:
         # Surrogates in UTF-8, as some programs write them.
         return Decoded(without_surrogates(content.decode("utf-8", "surrogatepass")))

@@ -31,6 +31,10 @@ POLISH = "# Notatki\n\nDziś omówiliśmy ustawienia serwera. Zaczynamy w ponied
         ("5 € – “so”\n", "cp1252"),
         ("Ordinary words.\n", "utf-16-le"),
         ("Ordinary words, cafés.\n", "utf-16-be"),
+        (CHINESE, "utf-16-le"),
+        (JAPANESE, "utf-16-be"),
+        (KOREAN, "utf-32-le"),
+        (RUSSIAN, "utf-16-le"),
     ],
 )
 def test_what_is_not_utf_8_is_guessed_and_said(text, encoding):
@@ -60,6 +64,7 @@ def test_what_is_certain_is_no_guess(text, encoding):
         # A stray NUL, and the zeros that a power failure leaves.
         (b"one\0two\n", "one\ufffdtwo\n"),
         (b"note\n" + bytes(4096), "note\n"),
+        (b"# A note\n" + bytes(5000) + b"and more\n", "# A note\n\ufffdand more\n"),
         # Line ends.
         (b"a\rb\rc", "a\nb\nc"),
         (b"a\r\nb\rc\n", "a\r\nb\rc\n"),

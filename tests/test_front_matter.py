@@ -102,6 +102,15 @@ def test_the_file_is_whole_with_it(note, database):
     assert file.is_exact and file.content.startswith("---\ntitle: Kingfisher\n")
 
 
+@pytest.mark.parametrize("escape", [r"\uD83D\uDE80", r"\ud800", r"\UFFFFFFFF", r"\x00"])
+def test_odd_escapes_cost_no_other_file_anything(workspace, index, rows, tiny, escape):
+    root = workspace({"a.md": f'---\ntitle: "Ship it {escape}"\n---\nbody\n', "b.md": "heron"})
+    report = index(root, tiny)
+    assert report.files_added == 2 and report.skipped == []
+    assert rows("select path from files order by path") == [("a.md",), ("b.md",)]
+    assert index(root, tiny).files_unchanged == 2
+
+
 def test_a_change_of_it_alone_is_found(note, index, rows, tiny, database, agreement):
     tiny.embedded.clear()
     note.write_text(note.read_text().replace("Kingfisher", "Bittern"))
