@@ -30,7 +30,9 @@ class Home:
     sessions: tuple[Path, ...]
 
     def has_memory(self) -> bool:
-        return self.root.is_dir() and bool(find_files(self.root, options=ScanOptions(only=self.memory)).files)
+        return os.path.isdir(self.root) and bool(
+            find_files(self.root, options=ScanOptions(only=self.memory)).files
+        )
 
     def has_sessions(self) -> bool:
         return any(find_transcripts(folder).files for folder in self.sessions)
@@ -63,8 +65,8 @@ def _codex(environment: Mapping[str, str]) -> Iterator[Home]:
 
 
 def _openclaw(environment: Mapping[str, str]) -> Iterator[Home]:
-    home = Path(environment.get("OPENCLAW_HOME") or Path.home()).expanduser().absolute()
-    state = Path(environment.get("OPENCLAW_STATE_DIR") or home / ".openclaw").expanduser().absolute()
+    home = _absolute(environment.get("OPENCLAW_HOME") or Path.home())
+    state = _absolute(environment.get("OPENCLAW_STATE_DIR") or home / ".openclaw")
     config = _openclaw_config(Path(environment.get("OPENCLAW_CONFIG_PATH") or state / "openclaw.json"))
     agents = _dict(config.get("agents"))
     listed = agents.get("list")
@@ -89,7 +91,7 @@ def _openclaw(environment: Mapping[str, str]) -> Iterator[Home]:
         if workspace is None and entry is default:
             workspace = usual or home / ".openclaw" / "workspace"
         elif workspace is None:
-            workspace = usual / id if usual and (usual / id).is_dir() else state / f"workspace-{id}"
+            workspace = usual / id if usual and os.path.isdir(usual / id) else state / f"workspace-{id}"
         if id in seen:
             continue
         seen.add(id)
@@ -110,11 +112,18 @@ _FINDERS: dict[str, Callable[[Mapping[str, str]], Iterator[Home]]] = {
 
 
 def _folder(environment: Mapping[str, str], variable: str, usual: str) -> Path:
-    return Path(environment.get(variable) or Path.home() / usual).expanduser().absolute()
+    return _absolute(environment.get(variable) or Path.home() / usual)
+
+
+def _absolute(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:  # the home of nobody
+        raise SourceError(f"{path}: {reason_of(error)}") from error
 
 
 def _there(*folders: Path) -> tuple[Path, ...]:
-    return tuple(folder for folder in folders if folder.is_dir())
+    return tuple(folder for folder in folders if os.path.isdir(folder))
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -284,16 +284,18 @@ def _watch(
     stop: threading.Event,
 ) -> None:
     """Keep an index fresh that has just been made, until `stop` is set."""
-    from .remembered import settings_of
+    from .connections import DatabaseError
+    from .remembered import NotRemembered, settings_of
     from .watching import Watcher, WatchState
 
     told = set(report.skipped if report else ())
 
     def settings() -> IndexSettings:
-        if not database.exists():  # somebody has removed it
+        try:
+            # As it was made, by us or, since, by another run.
+            made = settings_of(database)
+        except (DatabaseError, NotRemembered):  # somebody has removed it
             return replace(first, force=False)
-        # As it was made, by us or, since, by another run.
-        made = settings_of(database)
         return replace(made, cache_from=first.cache_from, max_cached=first.max_cached)
 
     def tell_run(report: IndexReport) -> None:

@@ -79,8 +79,8 @@ def prepare(conn: Connection, providers: Providers | None = None) -> None:
 def open_readonly(path: str | Path) -> Iterator[Connection]:
     """A prepared connection that cannot write, to a database that is there."""
     path = Path(path)
-    if not path.is_file():
-        what = "is a folder, not a database file" if path.is_dir() else "no such database file"
+    if not os.path.isfile(path):
+        what = "is a folder, not a database file" if os.path.isdir(path) else "no such database file"
         raise DatabaseError(f"{path}: {what}")
     # In WAL mode a connection that could write clears away -wal and -shm behind it, and one that
     # could not leaves them.
@@ -109,10 +109,12 @@ def open_readonly(path: str | Path) -> Iterator[Connection]:
 def open_writable(path: str | Path) -> Iterator[Connection]:
     """A prepared connection in autocommit mode to a database, made if it is not there."""
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise DatabaseError(f"{path}: is a folder, not a database file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise DatabaseError(f"{path}: the folder {path.parent} does not exist")
+    if path.suffix.lower() in (".md", ".jsonl"):
+        raise DatabaseError(f"{path}: is a name for notes, and none for a database")
     with database_errors(path), closing(_connect(path, "mode=rwc")) as conn:
         conn.isolation_level = None
         prepare(conn)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from .sources import UnreadableFile, read_content
+
+_MAX_BYTES = 1 << 20
+_MAX_WILDCARDS = 8
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,14 @@ class IgnoreRules:
             folder, tuple((above, spec) for above in self._above(folder) if (spec := self._read(above)))
         )
 
+    def ignores(self, folder: Path, parts: Sequence[str], is_folder: bool) -> bool:
+        """Whether a path below a folder is left out, itself or with one of the folders above it."""
+        for number, name in enumerate(parts, 1):
+            if self.of_folder(folder).ignores(name, is_folder or number < len(parts)):
+                return True
+            folder = folder / name
+        return False
+
     def _above(self, folder: Path) -> list[Path]:
         """A folder and those above it: up to that of its repository, else to the root."""
         folders: list[Path] = []
@@ -54,6 +69,14 @@ def _read(folder: Path) -> Any:
     from pathspec import GitIgnoreSpec
 
     try:
-        return GitIgnoreSpec.from_lines((folder / ".gitignore").read_text("utf-8", "replace").splitlines())
-    except (OSError, ValueError):  # there is none, or it has a pattern that git would not take either
+        content, _ = read_content(folder / ".gitignore", _MAX_BYTES)
+    except (OSError, ValueError, UnreadableFile):
         return None
+    patterns: list[Any] = []
+    for line in content.decode("utf-8-sig", "replace").splitlines():
+        # A line that git would not take costs the others nothing, nor does one that would take for
+        # ever to try.
+        if line.count("*") <= _MAX_WILDCARDS:
+            with suppress(ValueError):
+                patterns += GitIgnoreSpec.from_lines([line]).patterns
+    return GitIgnoreSpec(patterns)

@@ -7,6 +7,7 @@ filled in behind. An index that is to be made again goes on answering until it i
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from .locks import clear_locks, embedding_turn
 from .passages import PassageTable
 from .report import Guessed, IndexIncomplete, IndexReport, Listener, WidthChanged
 from .scan import Found, is_within
-from .scopes import Scope, check_root, narrow
+from .scopes import Scope, check_folder, check_root, narrow, real_path
 from .sources import (
     NotASource,
     SourceError,
@@ -136,11 +137,9 @@ def update_index(
     leaves the index as it was, but for what was already written whole.
     """
     started = time.perf_counter()
-    if not settings.root.is_dir():
-        what = "is a file, not a folder" if settings.root.is_file() else "no such folder"
-        raise SourceError(f"{settings.root}: {what}")
+    check_folder(settings.root)
     passed_over = list(settings.passed_over)
-    was_there = database.exists()
+    was_there = os.path.exists(database)
     try:
         with ExitStack() as stack:
             stack.enter_context(database_errors(database))
@@ -162,7 +161,7 @@ def update_index(
                     run.listener.handed_over(passed_over[-1], settings.providers[number])
     finally:
         # Of a run that did not get as far as to a table.
-        if not was_there and database.is_file() and not database.stat().st_size:
+        if not was_there and os.path.isfile(database) and not os.path.getsize(database):
             database.unlink()
         clear_locks(database)
     report.took_s = round(time.perf_counter() - started, 3)
@@ -172,7 +171,7 @@ def update_index(
 def _opened(database: Path, dry_run: bool) -> AbstractContextManager[Connection]:
     if not dry_run:
         return open_writable(database)
-    return open_readonly(database) if database.exists() else closing(sqlite3.connect(":memory:"))
+    return open_readonly(database) if os.path.exists(database) else closing(sqlite3.connect(":memory:"))
 
 
 class _Run:
@@ -196,7 +195,7 @@ class _Run:
         self.waited_since: float | None = None
         #: Whether another provider has had its turn in this run, and left text without vectors.
         self.has_written = has_written
-        self.root = settings.root.resolve()
+        self.root = real_path(settings.root)
         self.settings = settings
         self.provider = provider
         self.writer = IndexWriter(

@@ -24,7 +24,7 @@ def watching_turn(database: Path) -> AbstractContextManager[bool]:
 
 def is_watched(database: Path) -> bool:
     """Whether another process, or thread, keeps an index fresh, as far as its lock tells."""
-    if not _lock_file(database, "watching").exists():
+    if not os.path.exists(_lock_file(database, "watching")):
         return False
     with watching_turn(database) as is_ours:
         return not is_ours
@@ -34,7 +34,7 @@ def clear_locks(database: Path) -> None:
     """Remove the files that killed processes have left, of turns that are over."""
     for what in ("embedding", "watching"):
         file = _lock_file(database, what)
-        if file.exists():
+        if os.path.exists(file):
             with _turn(file):
                 pass
 
@@ -52,6 +52,10 @@ def _turn(file: Path) -> Iterator[bool]:
     """
     from filelock import FileLock, Timeout
 
+    if os.path.exists(file) and os.path.getsize(file):
+        # A user's file, which a lock would empty.
+        yield True
+        return
     lock = FileLock(str(file), thread_local=False, is_singleton=False)
     try:
         lock.acquire(timeout=_PATIENCE_S, poll_interval=_PATIENCE_S / 5)

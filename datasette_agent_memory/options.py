@@ -201,7 +201,7 @@ def index_meta(database: Path) -> dict[str, Any]:
     from .connections import open_readonly
     from .schema import read_meta
 
-    if not database.is_file():
+    if not os.path.isfile(database):
         return {}
     with open_readonly(database) as conn:
         return read_meta(conn)

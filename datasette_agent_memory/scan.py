@@ -76,6 +76,10 @@ class Found:
     folders: dict[str, Identity] = field(default_factory=dict)
     #: Those of them that have nothing in them.
     empty: list[str] = field(default_factory=list)
+    #: Symbolic links, by their real folders, and those that lead nowhere, by their paths in the
+    #: database with the reason.
+    links: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
     #: Whether there was no time for all of it.
     is_cut: bool = False
 
@@ -185,19 +189,20 @@ class _Scan:
         found, root = self._found, self._root
         try:
             names = set(os.listdir(root))
-            found.folders[""] = _identity(root)
+            status = os.stat(root)
+            found.folders[""] = status.st_dev, status.st_ino
         except OSError as error:
             raise SourceError(f"{root}: {reason_of(error)}") from error
         if not names:
             found.empty.append("")
-        has_memory = "memory" in names and (root / "memory").is_dir()
+        has_memory = "memory" in names and os.path.isdir(root / "memory")
         found.has_workspace = "MEMORY.md" in names or has_memory
         found.whole = self._options.whole if self._options.whole is not None else not found.has_workspace
         if self._options.only:
             # What is taken of it is known, and need not be there yet.
             found.has_workspace, found.whole = True, False
             for place, file in self._matching(self._options.only):
-                self._add(place, file, is_folder=file.is_dir())
+                self._add(place, file, is_folder=os.path.isdir(file))
         elif found.whole:
             self._add_folder("", root)
         else:
@@ -220,12 +225,13 @@ class _Scan:
     def _add_sessions(self, prefix: str, folder: Path) -> None:
         from .sessions import find_transcripts
 
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             self._found.miss(prefix, f"no such folder; {STAYS}")
             return
         transcripts = find_transcripts(folder)
         self._found.listed += transcripts.listed
-        self._note_folder(prefix, folder, is_empty=not (transcripts.skipped or _names(folder)))
+        if identity := _identity(folder):
+            self._note_folder(prefix, identity, is_empty=not (transcripts.skipped or _names(folder)))
         for one in transcripts.files:
             self._add_file(f"{prefix}/{one.path}", one.file, source=SESSIONS)
         for skipped in transcripts.skipped:
@@ -256,19 +262,16 @@ class _Scan:
 
     def _add_extra(self, prefix: str, path: Path) -> None:
         if not os.path.lexists(path):
-            self._found.miss(
-                prefix,
-                f"no such file or folder; {STAYS}",
-            )
-        elif path.is_dir() or path.name.endswith(".md"):
-            self._inside.append(str(path if path.is_dir() else path.parent))
-            self._add(prefix, path, path.is_dir())
+            self._found.miss(prefix, f"no such file or folder; {STAYS}")
+        elif os.path.isdir(path) or path.name.endswith(".md"):
+            self._inside.append(str(path if os.path.isdir(path) else path.parent))
+            self._add(prefix, path, os.path.isdir(path))
         else:
             self._found.leave_out(prefix, "not a folder or a .md file")
 
     def _add(self, path: str, file: Path, is_folder: bool = False) -> None:
         """A file or folder that is looked at by its name."""
-        if file.is_symlink():
+        if os.path.islink(file):
             self._links.append((path, file))
         elif is_folder:
             self._add_folder(path, file, is_top=True)
@@ -278,17 +281,19 @@ class _Scan:
     def _add_folder(self, prefix: str, folder: Path, is_top: bool = False) -> None:
         """The files of a folder and those below it, in the order of their names."""
         # A stack of what is still to be listed: folders may lie deeper than calls can.
-        waiting = [(prefix, folder)]
+        waiting: list[tuple[str, Path, Identity | None]] = [(prefix, folder, None)]
         while waiting:
-            prefix, folder = waiting.pop()
+            prefix, folder, above = waiting.pop()
             real = os.path.realpath(folder)
             if real in self._seen_folders:
                 continue
             self._seen_folders.add(real)
             entries = self._entries(prefix, folder)
-            if is_top:
-                self._note_folder(prefix, folder, is_empty=not entries)
-                is_top = False
+            identity = _identity(folder)
+            # Those that may be mounts: what is named, what a link leads to, and another file system.
+            if identity and (is_top or (above is not None and above[0] != identity[0])):
+                self._note_folder(prefix, identity, is_empty=not entries)
+            is_top = False
             if any(entry.name == _VIRTUAL_ENVIRONMENT for entry in entries):
                 continue
             self._found.listed.append(real)
@@ -297,23 +302,20 @@ class _Scan:
             for entry in entries:
                 path = f"{prefix}/{entry.name}" if prefix else entry.name
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if is_folder and entry.name in IGNORED_FOLDERS:
+                if entry.name in IGNORED_FOLDERS and (is_folder or entry.is_symlink()):
                     continue
                 if rules and rules.ignores(entry.name, is_folder):
                     continue
                 if is_folder:
-                    below.append((path, Path(entry.path)))
+                    below.append((path, Path(entry.path), identity))
                 elif entry.is_symlink():
                     self._links.append((path, Path(entry.path)))
                 elif entry.name.endswith(".md"):
                     self._add_file(path, Path(entry.path))
             waiting += reversed(below)
 
-    def _note_folder(self, prefix: str, folder: Path, is_empty: bool) -> None:
-        try:
-            self._found.folders[prefix] = _identity(folder)
-        except OSError:  # it has just been listed, and will be missed next time
-            return
+    def _note_folder(self, prefix: str, identity: Identity, is_empty: bool) -> None:
+        self._found.folders[prefix] = identity
         if is_empty:
             self._found.empty.append(prefix)
 
@@ -349,12 +351,17 @@ class _Scan:
 
     def _follow(self, path: str, link: Path) -> None:
         """A symbolic link: to a file or folder that has no name of its own in the memory."""
+        self._found.links.append(os.path.join(os.path.realpath(link.parent), link.name))
         try:
             real = os.path.realpath(link, strict=True)
             is_folder = os.path.isdir(real)
         except OSError as error:
+            # What it leads to may be on its way, or not mounted.
+            reason = f"a symbolic link that leads nowhere: {reason_of(error)}"
             if path.endswith(".md"):
-                self._found.leave_out(path, f"a symbolic link that leads nowhere: {reason_of(error)}")
+                self._found.miss(path, reason)
+            else:
+                self._found.broken[path] = reason
             return
         if not is_folder and not path.endswith(".md"):
             return
@@ -362,15 +369,29 @@ class _Scan:
             self._found.leave_out(path, "a symbolic link to a folder that it lies in")
         elif not self._options.follow_links and not self._is_inside(real):
             self._found.leave_out(path, "a symbolic link out of the folder, which --follow-links follows")
+        elif self._is_left_out(Path(real), is_folder):
+            self._found.leave_out(path, "a symbolic link to what is left out")
         elif is_folder:
             if real not in self._seen_folders:
-                self._add_folder(path, link)
+                self._add_folder(path, link, is_top=True)
         # What is indexed by its own name needs no other.
         elif real not in self._seen:
             self._add_file(path, link, real)
 
     def _is_inside(self, real: str) -> bool:
         return any(Path(real).is_relative_to(folder) for folder in self._inside)
+
+    def _is_left_out(self, real: Path, is_folder: bool) -> bool:
+        """Whether a file or folder would be left out if it were come to by its own name."""
+        for folder in map(Path, self._inside):
+            if not real.is_relative_to(folder):
+                continue
+            parts = real.relative_to(folder).parts
+            if set(parts if is_folder else parts[:-1]) & IGNORED_FOLDERS:
+                return True
+            if self._rules and self._rules.ignores(folder, parts, is_folder):
+                return True
+        return False
 
 
 def _names(folder: Path) -> list[str]:
@@ -380,6 +401,9 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _identity(folder: Path) -> Identity:
-    status = os.stat(folder)
+def _identity(folder: Path) -> Identity | None:
+    try:
+        status = os.stat(folder)
+    except OSError:  # whoever lists it for its files will say
+        return None
     return status.st_dev, status.st_ino

@@ -19,7 +19,7 @@ from .scan import (
     refuse_empty_mounts,
     session_prefixes,
 )
-from .sources import MEMORY, SESSIONS, SourceError, SourceFile
+from .sources import MEMORY, SESSIONS, SourceError, SourceFile, reason_of
 
 #: The folder of a workspace.
 _NOTES = "memory"
@@ -81,6 +81,9 @@ class Scope:
                 "given with --force"
             )
         refuse_empty_mounts(found, self.root, self.folders, known)
+        for path, reason in found.broken.items():
+            if any(is_within(one, path) for one in known):
+                found.miss(path, f"{reason}; {STAYS}")
         if _NOTES in self.folders and _NOTES not in found.folders and not found.whole:
             # It may be a mount, too, or on its way.
             lost = sum(is_within(path, _NOTES) for path in known)
@@ -114,10 +117,35 @@ EXTRA, SESSION_FOLDERS = "extraPaths", "sessionFolders"
 def check_root(database: Path, root: Path, meta: Mapping[str, Any], force: bool) -> None:
     """Raise SourceError where a database is the index of another folder that is there."""
     old = meta.get("root")
-    if isinstance(old, str) and old != str(root) and Path(old).is_dir() and not force:
+    if isinstance(old, str) and old != str(root) and os.path.isdir(old) and not force:
         raise SourceError(
             f"{database}: is the index of {old}; choose another -d for {root}, or replace it with --force"
         )
+
+
+def real_path(path: Path) -> Path:
+    """A path that was named, without `~` and links; raises SourceError."""
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SourceError(f"{path}: {reason_of(error)}") from error
+
+
+def check_there(path: Path, what: str = "file or folder") -> None:
+    """Raise SourceError where there is nothing, or nobody may look."""
+    try:
+        os.stat(path)
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: no such {what}") from error
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: {reason_of(error)}") from error
+
+
+def check_folder(path: Path) -> None:
+    """Raise SourceError for what is no folder."""
+    if not os.path.isdir(path):
+        check_there(path, "folder")
+        raise SourceError(f"{path}: is a file, not a folder")
 
 
 def paths_of(meta: Mapping[str, Any], name: str) -> list[str]:
@@ -127,20 +155,19 @@ def paths_of(meta: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _named_paths(named: Sequence[Path]) -> list[Path]:
-    resolved = [path.expanduser().resolve() for path in named]
+    resolved = [real_path(path) for path in named]
     for path in resolved:
-        if not path.exists():
-            raise SourceError(f"{path}: no such file or folder")
-        if not path.is_dir() and path.suffix != ".md":
-            raise SourceError(f"{path}: is not a folder or a .md file")
+        if not os.path.isdir(path):
+            check_there(path)
+            if path.suffix != ".md":
+                raise SourceError(f"{path}: is not a folder or a .md file")
     return resolved
 
 
 def _named_folders(named: Sequence[Path]) -> list[Path]:
-    resolved = [path.expanduser().resolve() for path in named]
+    resolved = [real_path(path) for path in named]
     for path in resolved:
-        if not path.is_dir():
-            raise SourceError(f"{path}: {'is a file, not a folder' if path.exists() else 'no such folder'}")
+        check_folder(path)
     return resolved
 
 
@@ -164,13 +191,17 @@ def narrow(
 
 def _scope(path: Path, root: Path, whole: Scope, there: Sequence[str]) -> str:
     """The path in the database of one of the PATHs, from where we are or from the root."""
-    folder_of_root = root.resolve()
+    folder_of_root = real_path(root)
     folders = [
         (folder_of_root, ""),
         *extra_prefixes(folder_of_root, whole.extra),
         *session_prefixes(whole.sessions),
     ]
-    places = (_without_links_above(path), _without_links_above(folder_of_root / path), path.resolve())
+    places = (
+        _without_links_above(path),
+        _without_links_above(folder_of_root / path),
+        Path(os.path.realpath(path)),
+    )
     inside = [
         f"{prefix}/{below}".strip("/") if prefix else below
         for place in places
@@ -190,4 +221,4 @@ def _scope(path: Path, root: Path, whole: Scope, there: Sequence[str]) -> str:
 def _without_links_above(path: Path) -> Path:
     """The absolute path, whose folders are real; what it names may be a link, or gone."""
     path = Path(os.path.abspath(path))
-    return path.parent.resolve() / path.name if path.name else path
+    return Path(os.path.realpath(path.parent)) / path.name if path.name else path

@@ -61,7 +61,7 @@ class SourceText:
 def read_source(source: SourceFile) -> SourceText:
     """A file's text, hash and state; raises UnreadableFile."""
     try:
-        content, status = _read(source.file)
+        content, status = read_content(source.file)
     except FileNotFoundError as error:
         raise NotASource(reason_of(error)) from error
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def sha256(text: str) -> str:
         return hashlib.sha256(without_surrogates(text).encode()).hexdigest()
 
 
-def reason_of(error: OSError | ValueError) -> str:
+def reason_of(error: Exception) -> str:
     """Why a file cannot be used, without its name."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
@@ -105,8 +105,9 @@ def milliseconds(status: os.stat_result) -> int:
     return status.st_mtime_ns // 1_000_000
 
 
-def _read(file: Path) -> tuple[bytes, os.stat_result]:
-    """A file's content as of one moment, as far as can be told."""
+def read_content(file: Path, most: int = _MAX_BYTES) -> tuple[bytes, os.stat_result]:
+    """A file's content as of one moment, as far as can be told; raises OSError, and NotASource for
+    one that is none or has too many bytes."""
     # Opening a pipe would wait for somebody to write to it.
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as opened:
@@ -114,8 +115,8 @@ def _read(file: Path) -> tuple[bytes, os.stat_result]:
         if not stat.S_ISREG(before.st_mode):
             raise NotASource("not a regular file")
         for _ in range(_READINGS):
-            if before.st_size > _MAX_BYTES:
-                raise NotASource(f"larger than {_MAX_BYTES >> 20:,} MB")
+            if before.st_size > most:
+                raise NotASource(f"larger than {most >> 20:,} MB")
             opened.seek(0)
             content = opened.read()
             after = os.fstat(descriptor)

@@ -23,7 +23,7 @@ from .locks import is_watched, watching_turn
 from .options import index_meta
 from .report import IndexReport
 from .scan import IGNORED_FOLDERS, find_files
-from .scopes import Scope
+from .scopes import Scope, real_path
 from .sessions import is_transcript
 
 #: Changes are one burst until nothing has changed for so long, or it has lasted so long.
@@ -80,7 +80,7 @@ def scope_of(database: Path, settings: IndexSettings) -> Scope:
     """What an index is made of, as far as it remembers."""
     meta = index_meta(database)
     return Scope.of_run(
-        settings.root.resolve(),
+        real_path(settings.root),
         settings.extra,
         settings.sessions,
         meta,
@@ -90,20 +90,24 @@ def scope_of(database: Path, settings: IndexSettings) -> Scope:
     )
 
 
-def folders_to_watch(scope: Scope) -> set[str]:
-    """The folders that a scan looks into; raises SourceError where the root cannot be read."""
+def folders_to_watch(scope: Scope) -> tuple[set[str], set[str]]:
+    """The folders that a scan looks into, and the symbolic links in them; raises SourceError where
+    the root cannot be read."""
     found = find_files(scope.root, scope.extra, scope.scan, scope.sessions)
     # Of a file that was named, and of one that a link leads to, its own folder.
     files = [Path(os.path.realpath(file.file)).parent for file in found.files]
     folders = {str(scope.root), *found.listed, *map(str, files)}
     # The system's watcher takes no other names, and nor does the index.
-    return {folder for folder in folders if os.path.isdir(folder) and _is_utf8(folder)}
+    return {folder for folder in folders if os.path.isdir(folder) and _is_utf8(folder)}, set(found.links)
 
 
-def kind_of_change(path: str, folders: Container[str]) -> Literal["file", "folder", None]:
+def kind_of_change(
+    path: str, folders: Container[str], links: Container[str] = ()
+) -> Literal["file", "folder", None]:
     """Whether a change of this path may change the index, as a file or as a folder."""
     folder, name = os.path.split(path)
-    if path in folders:
+    # A link that is gone does not say any more what it led to.
+    if path in folders or path in links:
         return "folder"
     # The database and what SQLite and the locks put beside it lie in the same folder at times.
     if folder not in folders:
@@ -148,6 +152,7 @@ class Watcher:
         self._next_try_at = 0.0
         #: What it watches, and which folders these were.
         self._folders: set[str] = set()
+        self._links: set[str] = set()
         self._identities: dict[Path, object] = {}
         #: Whether there may be other folders by now.
         self._is_stale = True
@@ -179,7 +184,7 @@ class Watcher:
         """Bring the index up to date; whether its root was there."""
         try:
             settings = self._settings()
-            if not settings.root.is_dir():
+            if not os.path.isdir(settings.root):
                 self._is_stale = True
                 self._wait_for(f"{settings.root}: no such folder; waiting for it")
                 return False
@@ -253,7 +258,7 @@ class Watcher:
             return True
         if isinstance(events, str):  # a timeout, or the end
             return False
-        kinds = {kind_of_change(path, self._folders) for _, path in events}
+        kinds = {kind_of_change(path, self._folders, self._links) for _, path in events}
         self._is_stale |= "folder" in kinds
         return kinds != {None}
 
@@ -273,10 +278,10 @@ class Watcher:
             from watchfiles._rust_notify import RustNotify
 
             for _ in range(_LISTINGS):
-                self._folders = folders_to_watch(scope)
+                self._folders, self._links = folders_to_watch(scope)
                 self._close()
                 self._notify = RustNotify(sorted(self._folders), False, False, 0, False, True)
-                if folders_to_watch(scope) == self._folders:
+                if folders_to_watch(scope)[0] == self._folders:
                     break
             self._is_stale = False
             self._why_looking = None
@@ -318,7 +323,7 @@ def _identity(path: Path) -> object:
     """Which folder it is; of a file, which editors replace, only that it is there."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else "file"
 

@@ -54,6 +54,40 @@ def test_index_reports_as_json(run, root):
     }
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{root}", "--extra", "~nobody-of-this-name/x"],
+        ["{root}", "--sessions", "~nobody-of-this-name/x"],
+        ["{root}", "--extra", "n" * 300],
+        ["{root}", "--sessions", "n" * 300],
+        ["n" * 300],
+        ["{root}", "--cache-from", "n" * 300],
+    ],
+)
+def test_paths_that_cannot_be_are_one_line(run, root, arguments):
+    result = run("index", *(one.format(root=root) for one in arguments), "--provider", "none", code=1)
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["n" * 300 + ".db", "loop.db", "note.md", "folder", "no/where.db"])
+def test_databases_that_cannot_be_are_one_line(run, root, tmp_path, name):
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    (tmp_path / "note.md").write_text("")
+    (tmp_path / "folder").mkdir()
+    arguments = ["index", root, "--provider", "none", "-d", tmp_path / name]
+    result = run(*arguments, code=1, with_database=False)
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+    assert (tmp_path / "note.md").read_text() == ""
+
+
+def test_a_file_of_the_name_of_a_lock_is_left_alone(run, root, database):
+    lock = database.with_name(f"{database.name}-watching")
+    lock.write_text("mine")
+    run("index", root, "--provider", "none")
+    assert lock.read_text() == "mine"
+
+
 def test_index_says_what_it_did_and_skipped(run, root):
     (root / "memory/bin.md").write_bytes(b"\0")
     result = run("index", root, "--provider", "none")

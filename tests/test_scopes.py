@@ -99,6 +99,42 @@ class TestAbsence:
         index(root, force=True)
         assert paths(rows) == ["MEMORY.md"]
 
+    @pytest.mark.parametrize("place", ["memory", "memory/nas"])
+    @pytest.mark.parametrize("instead", ["nothing", "an empty folder"])
+    def test_a_linked_folder_that_is_away_keeps_its_files(
+        self, workspace, index, rows, tmp_path, place, instead
+    ):
+        nas = tmp_path / "nas"
+        nas.mkdir()
+        (nas / "n.md").write_text("heron")
+        root = workspace({"MEMORY.md": "m", **({"memory/a.md": "a"} if place != "memory" else {})})
+        (root / place).symlink_to(nas)
+        index(root, follow_links=True)
+        before = paths(rows)
+        assert f"{place}/n.md" in before
+        nas.rename(tmp_path / "away")
+        if instead != "nothing":
+            nas.mkdir()
+        for _ in range(2):
+            report = index(root)
+            assert report.files_removed == 0 and paths(rows) == before
+            assert place in [one.path for one in report.skipped]
+        (root / place).unlink()
+        (root / place).mkdir()
+        (root / place / "other.md").write_text("other")
+        assert index(root).files_removed == 1, "a folder in the place of the link has been seen"
+
+    def test_a_link_that_leads_nowhere_keeps_its_file(self, workspace, index, rows, tmp_path):
+        root = workspace({"memory/a.md": "a"})
+        (tmp_path / "m.md").write_text("heron")
+        (root / "MEMORY.md").symlink_to(tmp_path / "m.md")
+        index(root, follow_links=True)
+        (tmp_path / "m.md").rename(tmp_path / "away.md")
+        report = index(root)
+        assert report.files_removed == 0 and "leads nowhere" in report.skipped[0].reason
+        (root / "MEMORY.md").unlink()
+        assert index(root).files_removed == 1 and paths(rows) == ["memory/a.md"]
+
     def test_an_unreadable_folder_keeps_its_files(self, workspace, index, rows, monkeypatch):
         root = workspace(NOTES)
         index(root)

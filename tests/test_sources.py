@@ -212,6 +212,40 @@ class TestIgnored:
         found = find_files(root, options=ScanOptions(gitignore=True))
         assert [file.path for file in found.files] == ["a.md"]
 
+    def test_a_bad_line_of_gitignore_costs_the_others_nothing(self, workspace):
+        root = workspace(
+            {
+                ".gitignore": b"\xef\xbb\xbffirst.md\na\\\n!\n" + b"*a" * 25 + b"b\nsecret.md\n",
+                "a" * 200 + ".md": "a",
+                "first.md": "f",
+                "secret.md": "s",
+            }
+        )
+        found = find_files(root, options=ScanOptions(gitignore=True))
+        assert [file.path for file in found.files] == ["a" * 200 + ".md"]
+
+    def test_a_pipe_in_its_place_is_none(self, workspace):
+        root = workspace({"a.md": "a"})
+        os.mkfifo(root / ".gitignore")
+        assert find_files(root, options=ScanOptions(gitignore=True)).files
+
+    def test_links_do_not_bring_in_what_is_left_out(self, workspace):
+        root = workspace(
+            {
+                ".gitignore": "secret.md\npriv/\n",
+                "secret.md": "s",
+                "priv/p.md": "p",
+                "node_modules/n.md": "n",
+                "memory/a.md": "a",
+            }
+        )
+        (root / "memory/l.md").symlink_to("../secret.md")
+        (root / "memory/lp").symlink_to("../priv")
+        (root / "memory/hid.md").symlink_to("../node_modules/n.md")
+        (root / "memory/node_modules").symlink_to("../priv")
+        found = find_files(root, options=ScanOptions(gitignore=True))
+        assert [file.path for file in found.files] == ["memory/a.md"]
+
     def test_a_broken_gitignore_leaves_out_nothing(self, workspace):
         root = workspace({".gitignore": b"\xff[\n!\n", "a.md": "a"})
         assert [file.path for file in find_files(root, options=ScanOptions(gitignore=True)).files] == ["a.md"]

@@ -256,12 +256,21 @@ def test_folders_are_watched_that_are_indexed(workspace, tmp_path):
     extra = tmp_path / "notes" / "n.md"
     extra.write_text("")
     scope = Scope(root, [extra, tmp_path / "no"], [], ScanOptions(), {})
-    names = {os.path.relpath(folder, tmp_path) for folder in folders_to_watch(scope)}
+    names = {os.path.relpath(folder, tmp_path) for folder in folders_to_watch(scope)[0]}
     assert names == {"workspace", "workspace/sub", "notes"}
     (root / "MEMORY.md").write_text("")
     assert folders_to_watch(Scope(root, [], [], ScanOptions(), {})) == {str(root)}, (
         "where memory/ may be made"
     )
+
+
+def test_a_link_that_is_gone_is_a_change(workspace, tmp_path):
+    root = workspace({"a.md": "", "notes/n.md": ""})
+    (root / "link").symlink_to("notes")
+    folders, links = folders_to_watch(Scope(root, [], [], ScanOptions(), {}))
+    (root / "link").unlink()
+    assert kind_of_change(str(root / "link"), folders, links) == "folder"
+    assert kind_of_change(str(root / "other"), folders, links) is None
 
 
 def test_waits_grow_to_the_regular_one():
@@ -361,7 +370,7 @@ def test_a_change_that_was_not_told_is_found_by_the_regular_run(
 ):
     root = workspace({"MEMORY.md": "The heron nests."})
     monkeypatch.setattr(watching, "REGULAR_S", 0.2)
-    monkeypatch.setattr(watching, "kind_of_change", lambda path, folders: None)
+    monkeypatch.setattr(watching, "kind_of_change", lambda path, folders, links: None)
     with watched(database, IndexSettings(root)) as one:
         one.wait_for("watching")
         (root / "MEMORY.md").write_text("The grebe dives.")
