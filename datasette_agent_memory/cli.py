@@ -516,7 +516,7 @@ def compact(database: Path, undo: bool) -> None:
         datasette agent-memory compact -d memory.db
 
     What a chunk holds is dropped from the cache, and goes back there when the chunk is removed:
-    nothing is embedded again. Vectors are written with 6 decimals, which changes no ranking. Other
+    nothing is embedded again. Vectors are written with 6 decimals, which changes scores by a millionth. Other
     programs can read the index as before.
     """
     from . import compaction

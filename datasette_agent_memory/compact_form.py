@@ -12,8 +12,8 @@ from .schema import read_meta, width_in
 if TYPE_CHECKING:
     from .embeddings.base import Provider
 
-#: The decimals of embeddings in a compact index. They change a cosine by about 1e-6 at most, and
-#: no ranking that was measured (docs/reliability.md).
+#: The decimals of embeddings in a compact index. They change a cosine by about 1e-6 at most
+#: (docs/reliability.md).
 COMPACT_DECIMALS = 6
 #: In `meta`, that an index is compact: what its chunks hold is not in its cache as well.
 _COMPACT_KEY = "memory_index_compact_v1"
