@@ -99,7 +99,8 @@ def measure_digits(chunks: int = 10_000, queries: int = 300) -> None:
         }
         click.echo(
             f"{decimals} decimals: a cosine differs by at most {np.abs(cosines - exact).max():.0e}; the "
-            f"first 6 are others for {changed[6]:.1%} of {queries} queries, the first 24 for {changed[24]:.1%}"
+            f"first 6 are others for {changed[6]:.1%} of {queries} queries, the first 24 for "
+            f"{changed[24]:.1%}"
         )
 
 
