@@ -311,7 +311,7 @@ class _Scan:
                 elif entry.is_symlink():
                     self._links.append((path, Path(entry.path)))
                 elif entry.name.endswith(".md"):
-                    self._add_file(path, Path(entry.path))
+                    self._add_file(path, Path(entry.path), os.path.join(real, entry.name))
             waiting += reversed(below)
 
     def _note_folder(self, prefix: str, identity: Identity, is_empty: bool) -> None:
@@ -331,13 +331,14 @@ class _Scan:
             return []
 
     def _add_file(self, path: str, file: Path, real: str | None = None, source: str = MEMORY) -> None:
+        """A file, by its real path where that is known."""
         try:
             path.encode()
         except UnicodeEncodeError:
             self._found.leave_out(path, "its name is not UTF-8")
             return
         try:
-            status = os.stat(file, follow_symlinks=real is not None)
+            status = os.stat(real or file, follow_symlinks=False)
         except OSError as error:
             self._found.miss(path, reason_of(error))
             return
