@@ -85,8 +85,6 @@ _KINDS: dict[str, tuple[str, str | None]] = {
     "files_missing": ("files that are no longer there", INDEX),
     "files_not_indexed": ("files that are not indexed yet", INDEX),
 }
-#: What a run of the indexer mends that reads files again.
-READ_AGAIN = ("odd_rows", "wrong_hashes", "wrong_ids", "chunks_of_no_file", "incomplete_files")
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,3 @@ def _index_hits(conn: Connection, hits: Sequence[Hit], words: Mapping[str, str])
             for number, hit in enumerate(hits)
         ),
     )
-
-
-def _context(hit: Hit, words: str) -> list[str]:
-    return context_terms(hit.path, [(1, 1, hit.text)], words)

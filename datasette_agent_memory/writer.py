@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .chunked import FileDetails, read_details
@@ -375,7 +374,7 @@ class IndexWriter:
     def write_meta(
         self,
         paths: Mapping[str, Sequence[str]],
-        more: Mapping[str, Any] = MappingProxyType({}),
+        more: Mapping[str, Any],
         is_rebuilt: bool = False,
     ) -> None:
         """Say how the index was made and what is in it, unless it says so.
